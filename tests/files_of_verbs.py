@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vllm_spark.bench import profiles, reported
 from vllm_spark.cli.main import main
-from vllm_spark.core import json_output, paths
+from vllm_spark.core import paths
 from vllm_spark.core.version import version
 from vllm_spark.inventory import spec
 from vllm_spark.node.bench import corpora
@@ -55,8 +55,6 @@ def verbs(folder: Path) -> None:
     constants = folder / "constants.yml"
     constants.write_text(f"{{schema: 1, protocol: {PROTOCOL}, servers: {{}}}}", encoding="utf-8")
     site_constants.read(constants)
-    for verb in json_output.SCHEMAS:
-        json_output.schema(verb)
     version()
     inventory = spec.Inventory(
         deployments=[{"name": "demo", "recipe": RECIPE, "hosts": ["spark1"]}],

@@ -13,7 +13,6 @@ from lab.pages import (
     compatibility,
     field_reports,
     findings,
-    json_documents,
     markdown,
     measured_rows,
     prediction,
@@ -51,7 +50,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "lab/forecast/any-model.md": any_model.text,
     "lab/forecast/measured-rows.md": measured_rows.text,
     "meta/ee-requirements.txt": _requirements,
-    **json_documents.pages(),
     **role_readmes.pages(),
     **verbs.pages(),
 }

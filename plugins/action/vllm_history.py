@@ -47,4 +47,4 @@ class ActionModule(SparkAction):
             Path(json_file).expanduser().write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
         benches = verdict.latest_lines(str(row.get("deployment")) for row in rows)
         self.show("\n".join([history.table(rows), *benches]))
-        return {"document": history.body(self.play_hosts, rows)}
+        return {}

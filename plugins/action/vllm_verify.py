@@ -18,7 +18,7 @@ from vllm_spark.core import inventory_host
 from vllm_spark.doctor.places import Place
 from vllm_spark.lifecycle import history
 from vllm_spark.node.host_layout import deployment_of
-from vllm_spark.verify import report, startup, verify_document
+from vllm_spark.verify import report, startup
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge, reach
@@ -65,7 +65,6 @@ class ActionModule(EdgeProbeAction):
         """Wait until the rank serves, then judge its gates and write the report."""
         request = GateRequest.from_json(self.args["gates"])
         watch = startup.StartupWatch(deadline_s=request.deadline_s)
-        verdicts: list[Verdict] = []
         try:
             how = {"brief": not self.verbose, "thorough": self.args.get("thorough", True)}
             run_of = Verification(request, self._place(request), self._probe, self.say, watch, **how)
@@ -74,10 +73,7 @@ class ActionModule(EdgeProbeAction):
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:
             missed, written = str(error), {"remoteness": error.remoteness}
-        result = {"holds": not missed, "missed": missed, **written}
-        url = "" if request.rank else f"{request.client_url(self._address())}/v1"
-        deployment = deployment_of(request.unit), request.rank
-        return {**result, "document": verify_document.body(self.host, result, verdicts, url, deployment)}
+        return {"holds": not missed, "missed": missed, **written}
 
     def _address(self) -> str:
         return inventory_host.address(self.host, self.task_vars)
@@ -89,14 +85,11 @@ class ActionModule(EdgeProbeAction):
             return {"holds": True}
         target = EdgeTarget.of_edge(intent.edge)
         verdicts = list(edge.verdicts(target, self.edge_responses(target)))
+        if missed := "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False):
+            self.fail(missed)
         url = target.client_url(self._address())
-        missed = "\n".join(str(verdict) for verdict in verdicts if verdict.ok is False)
-        result = {"holds": not missed, "missed": missed}
-        document = verify_document.body(self.host, result, verdicts, url)
-        if missed:
-            self.fail(missed, document=document)
         self.say(f"✓ the edge of {url} holds its gate: {', '.join(verdict.id for verdict in verdicts if verdict.ok)}")
-        return {"holds": True, "document": document}
+        return {"holds": True}
 
     def _end(self) -> dict[str, Any]:
         """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment."""

@@ -87,6 +87,9 @@ class CallbackModule(Default):
         if sys.stdout.isatty():
             # The actions run in processes without the terminal, whose width their tables need.
             os.environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
+        if refusal := json_mode.refusal(playbook._file_name, playbook._loader):
+            self._display.display(str(refusal), color=_color("COLOR_ERROR"), stderr=True)
+            raise SystemExit(json_mode.EXIT_STATUS)
         if json_mode.verb(playbook._file_name, playbook._loader):
             self._json = json_output.Run(self._verb)
             json_mode.keep_stdout(self._display)

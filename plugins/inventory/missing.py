@@ -23,8 +23,6 @@ description:
 author: vllm-spark
 options: {}
 """
-# That of Ansible for an inventory that it cannot read.
-EXIT_STATUS = 1
 
 
 class InventoryModule(BaseInventoryPlugin):
@@ -46,4 +44,4 @@ class InventoryModule(BaseInventoryPlugin):
         Display().display(str(self._refusal), color="red", stderr=True)
         if verb := json_mode.verb((context.CLIARGS.get("args") or [""])[0], loader):
             print(json_output.text(json_output.refused(verb, [self._refusal])), flush=True)
-        raise SystemExit(EXIT_STATUS)
+        raise SystemExit(json_mode.EXIT_STATUS)

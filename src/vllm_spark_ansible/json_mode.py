@@ -8,17 +8,29 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.vars import load_extra_vars
 
-from vllm_spark.core import json_output
+from vllm_spark.core import json_output, removed
+from vllm_spark.core.refusal import Refusal
 
 VARIABLE = "json"
+# That of Ansible for a run that it cannot begin.
+EXIT_STATUS = 1
 
 
 def verb(playbook: str, loader: Any) -> str:
     """Return the verb of a playbook, given as a path or as a name of the collection, if this run prints its document;
     otherwise nothing."""
+    name = _asked(playbook, loader)
+    return name if name in json_output.DOCUMENTS else ""
+
+
+def refusal(playbook: str, loader: Any) -> Refusal | None:
+    """Return the refusal of a run that asks for a document that its verb has no more."""
+    return removed.DOCUMENTS.get(_asked(playbook, loader))
+
+
+def _asked(playbook: str, loader: Any) -> str:
     name = Path(playbook).name.removesuffix(".yml").rpartition(".")[2]
-    asked = boolean(load_extra_vars(loader).get(VARIABLE, False), strict=False)
-    return name if asked and name in json_output.SCHEMAS else ""
+    return name if boolean(load_extra_vars(loader).get(VARIABLE, False), strict=False) else ""
 
 
 def keep_stdout(display: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import verb_documents
-from vllm_spark.core import paths
+from vllm_spark.core import paths, removed
 from vllm_spark.lifecycle import status
 from waiting import until
 
@@ -209,7 +209,7 @@ def test_a_plan_of_many_hosts_tells_each_refusal_once(site: Site) -> None:
 @pytest.mark.parametrize(
     ("verb", "ending"),
     # Exit status 4: a Spark could not be reached. status has a row for it, and another one could be read.
-    [("status", 0), ("plan", 4), ("history", 4), ("verify", 4)],
+    [("status", 0), ("plan", 4)],
 )
 def test_a_document_is_all_of_stdout(site: Site, verb: str, ending: int, words: tuple[str, ...]) -> None:
     deployments = [
@@ -231,9 +231,9 @@ def test_a_document_is_all_of_stdout(site: Site, verb: str, ending: int, words: 
     assert "no SSH connection to 127.0.0.1 port 1" in rows["spark3"]["problem"]
     found = {(refusal["host"], refusal["id"]) for refusal in document["refusals"]}
     expected = {
-        *([("spark2", "unknown-recipe")] if verb != "history" else []),
-        *([("spark3", "host-unreachable")] if verb != "status" else []),
-        *([("spark1", "wrong-architecture")] if verb in ("plan", "verify") and platform.machine() != "aarch64" else []),
+        ("spark2", "unknown-recipe"),
+        *([("spark3", "host-unreachable")] if verb == "plan" else []),
+        *([("spark1", "wrong-architecture")] if verb == "plan" and platform.machine() != "aarch64" else []),
     }
     assert expected <= found
     assert document["failures"] == []
@@ -266,15 +266,23 @@ def test_the_fix_of_a_refusal_is_a_command(site: Site) -> None:
 
 
 def test_a_failure_that_is_no_refusal_is_in_the_document(site: Site) -> None:
-    site.write(FAILS, name="history")
-    status, out, err = site.run("-e", "json=true", "-l", "spark1", name="history")
+    site.write(FAILS, name="plan")
+    status, out, err = site.run("-e", "json=true", "-l", "spark1", name="plan")
     document = verb_documents.judged(json.loads(out))
-    assert (status, document["refusals"], document["entries"]) == (2, [], [])
+    assert (status, document["refusals"], document["deployments"]) == (2, [], [])
     (failure,) = document["failures"]
     assert failure["host"] == "spark1"
     assert "the cause" in failure["message"]
     assert "the cause" in err
     assert document["hosts"][0]["answers"] is None
+
+
+@pytest.mark.parametrize("verb", removed.DOCUMENTS)
+def test_a_document_that_a_verb_has_no_more_is_refused(verb: str, site: Site) -> None:
+    site.write(TASKS, name=verb)
+    status, out, err = site.run("-e", "json=true", name=verb)
+    assert (status, out) == (1, "")
+    assert f"Fix: ansible-playbook -i {site.folder / 'hosts.yml'} {verb}.yml" in " ".join(err.split())
 
 
 def test_a_verb_without_a_document_prints_its_lines(site: Site) -> None:

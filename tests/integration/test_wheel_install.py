@@ -117,15 +117,13 @@ def test_a_verb_reads_and_writes_the_folder_of_the_site_alone(installed: Environ
         assert "TASK [" not in output
         status, output = type_at(installed, folder, "report", **variables)
         assert f"no report in {tmp_path}/reports" in output
-    status, output = type_at(installed, tmp_path, "sbom", "sbom.json")
-    assert status == 0, output
     # Ansible finds the collection without a setting.
     words = ("playbook", "-i", str(hosts.parent), "vllm_spark.toolkit.lock", "--check")
     status, output = installed.ansible(*words)
     assert status == 0, output
     assert f"recipe {RECIPE} pins image" in output
     assert {file for file in packages.rglob("*") if COMPILED not in file.parts} == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "inventories", "sbom.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "inventories"]
     assert list(elsewhere.iterdir()) == []
 
 

@@ -140,11 +140,12 @@ def last_object(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
 
 def history(event: Event) -> str:
     """Return the verb and the result of the last launch of the deployment on its head."""
-    done = verb(event, "history", "-l", event["hosts"][0], "-e", "json=true")
-    try:
-        rows = [row for row in json.loads(done.stdout)["entries"] if row.get("deployment") == event["deployment"]]
-    except (ValueError, KeyError):
-        return f"unreadable: {done.stdout[:200]}"
+    file = Path(event["folder"], "day-history.json")
+    file.unlink(missing_ok=True)
+    done = verb(event, "history", "-l", event["hosts"][0], "-e", f"history_json={file}")
+    if not file.exists():
+        return f"unreadable: {(done.stdout + done.stderr)[:200]}"
+    rows = [row for row in json.loads(file.read_text()) if row.get("deployment") == event["deployment"]]
     return f"{rows[-1].get('verb')} {'held' if rows[-1].get('holds') else 'missed'}" if rows else "nothing"
 
 

@@ -39,7 +39,6 @@ COMMANDS = {
     "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
     "completion": Command("cli.completion", "print the completion script of bash, zsh or fish", "begin"),
     "logs": Command("cli.logs", "print the log of a deployment's engine, or follow it", "look"),
-    "sbom": Command("cli.sbom", "write packages, images and models of a site (CycloneDX 1.6)", "look"),
     "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart", "clients"),
     "trust": Command("cli.trust", "write the certificate that clients of the edge trust", "clients"),
     BENCH: Command("cli.bench.command", "measure any server; report, compare and judge runs", "measure", "URL"),
@@ -166,8 +165,10 @@ def _misspelt(argv: Sequence[str], args: argparse.Namespace) -> Refusal | None:
 def _unknown(argv: Sequence[str], known: Iterable[str]) -> Refusal:
     import shlex  # noqa: PLC0415  both take a tenth of --help
 
-    from vllm_spark.core import near_names  # noqa: PLC0415
+    from vllm_spark.core import near_names, removed  # noqa: PLC0415
 
+    if argv[0] in removed.COMMANDS:
+        return removed.COMMANDS[argv[0]]
     close = near_names.close_names(argv[0], known)
     other = f"Others begin alike: {', '.join(close[1:])}." if close[1:] else ""
     return UNKNOWN_COMMAND(
@@ -229,7 +230,7 @@ def _print_refused(command: str, refusals: Sequence[Refusal]) -> None:
     """Print the document of a command that was refused, if it has one."""
     from vllm_spark.core import json_output  # noqa: PLC0415  importlib.metadata takes a fifth of --help
 
-    if command in json_output.SCHEMAS:
+    if command in json_output.DOCUMENTS:
         print(json_output.text(json_output.refused(command, refusals)))
 
 

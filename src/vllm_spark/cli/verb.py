@@ -10,16 +10,18 @@ from typing import Any, NoReturn
 
 from vllm_spark.cli import playbook, verbs
 from vllm_spark.cli.verbs import Option
-from vllm_spark.core import json_output
+from vllm_spark.core import json_output, removed
 
 JSON = Option("--json", None, "json", "true", "print one JSON document (docs/reference/json.md)")
+NO_JSON = JSON._replace(help=argparse.SUPPRESS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments. What ansible-playbook knows beside them goes to it unread."""
     playbook.add_arguments(parser)
     verb = parser.prog.rpartition(" ")[2]
-    for option in (*verbs.options(verb), *[JSON] * (verb in json_output.SCHEMAS)):
+    documents = [JSON] * (verb in json_output.DOCUMENTS) + [NO_JSON] * (verb in removed.DOCUMENTS)
+    for option in (*verbs.options(verb), *documents):
         how: dict[str, Any] = {"action": "append_const", "const": _variable(option, option.value)}
         if option.word:
             how = {"action": "append", "type": lambda typed, of=option: _variable(of, typed), "metavar": option.word}

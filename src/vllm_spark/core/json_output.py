@@ -1,33 +1,43 @@
-"""Documents of verbs for programs: what they have in common. docs/reference/json.md explains each one.
-
-The schema of the document of a verb is the file `VERB.document.json` of the package that owns its words.
-"""
+"""Documents of verbs for programs: what they have in common. docs/reference/json.md explains each field."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from vllm_spark.core.refusal import Refusal
 
 Json = dict[str, Any]
 
-PACKAGE = Path(__file__).resolve().parents[1]
-SUFFIX = ".document.json"
-# Verb -> its schema.
-SCHEMAS = {file.name.removesuffix(SUFFIX): file for file in sorted(PACKAGE.glob(f"*/*{SUFFIX}"))}
+
+class Shape(NamedTuple):
+    """What a document, and the row of a host in it, has where nothing is known: lists are empty, values None."""
+
+    body: Json
+    host: Json
 
 
-@cache
-def schema(verb: str) -> Json:
-    """Return the schema of the document of a verb."""
-    document: Json = json.loads(SCHEMAS[verb].read_text(encoding="utf-8"))
-    return document
+# Verb -> the shape of its document.
+DOCUMENTS: Mapping[str, Shape] = MappingProxyType(
+    {
+        "doctor": Shape(
+            {"states": [], "unknown": None, "findings": [], "unrecognised": [], "logs": [], "refusals": []}, {}
+        ),
+        "plan": Shape(
+            {"deployments": [], "hosts": [], "refusals": [], "failures": []},
+            {"deployment": None, "rank": None, "change": None, "lines": []},
+        ),
+        "status": Shape(
+            {"version": 1, "at": None, "hosts": [], "refusals": [], "failures": []},
+            dict.fromkeys(("memory", "lock", "certificate", "haproxy", "edge")) | {"deployments": []},
+        ),
+    }
+)
 
 
 def document(verb: str, body: Mapping[str, Any]) -> Json:
@@ -35,11 +45,11 @@ def document(verb: str, body: Mapping[str, Any]) -> Json:
     from vllm_spark.core import version  # noqa: PLC0415  importlib.metadata takes a fifth of --help
 
     head = {
-        "schema": schema(verb)["properties"]["schema"]["const"],
+        "schema": f"vllm-spark/{verb}/1",
         "toolkit": version.version(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    return {**head, **_empty(schema(verb)["properties"], head), **body}
+    return {**head, **deepcopy(DOCUMENTS[verb].body), **body}
 
 
 def refused(verb: str, refusals: Sequence[Refusal]) -> Json:
@@ -49,8 +59,7 @@ def refused(verb: str, refusals: Sequence[Refusal]) -> Json:
 
 def row(verb: str, host: str, problem: str, *, answers: bool | None) -> Json:
     """Return the row of a host of which nothing is known but its problem: unknown values are None, lists are empty."""
-    known = {"host": host, "answers": answers, "problem": problem}
-    return {**known, **_empty(schema(verb)["$defs"]["host"]["properties"], known)}
+    return {"host": host, "answers": answers, "problem": problem, **deepcopy(DOCUMENTS[verb].host)}
 
 
 def text(document: Mapping[str, Any]) -> str:
@@ -83,8 +92,3 @@ class Run:
         known = {entry["host"] for entry in self.body.get("hosts", [])}
         self.add({"hosts": [entry for host, entry in self.problems.items() if host not in known]})
         return document(self.verb, self.body)
-
-
-def _empty(properties: Mapping[str, Any], known: Mapping[str, Any]) -> Json:
-    missing = {name: of for name, of in properties.items() if name not in known}
-    return {name: [] if of.get("type") == "array" else of.get("const") for name, of in missing.items()}

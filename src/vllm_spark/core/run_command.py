@@ -25,7 +25,7 @@ RUNBOOK = re.compile(r"\bdocs/runbooks/(?P<name>[\w-]+)\.md")
 END = re.compile(r"[`\n;]|[.,)](?:\s|$)")
 # Options that a command has besides the verbs, and verbs whose hosts follow from what they name.
 ALL = ("-i", "-l", "-K", "-e")
-OF_COMMANDS = {"logs": ALL, "sbom": ALL, "key": ("-i", "-K", "-e"), "trust": ("-i",), "switch": ("-i", "-K", "-e")}
+OF_COMMANDS = {"logs": ALL, "key": ("-i", "-K", "-e"), "trust": ("-i",), "switch": ("-i", "-K", "-e")}
 
 
 @dataclass(frozen=True, slots=True)

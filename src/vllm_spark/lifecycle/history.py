@@ -66,11 +66,6 @@ def rows(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str,
     return sorted(merged, key=lambda row: (str(row.get("time", "")), row["host"]))
 
 
-def body(hosts: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the document for programs. `entries` are the rows of these hosts, which have all answered."""
-    return {"hosts": [{"host": host, "answers": True, "problem": ""} for host in hosts], "entries": entries}
-
-
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as a text table."""
     if not entries:

@@ -11,7 +11,7 @@ import yaml
 
 import typed_commands
 from vllm_spark.cli import main, playbook, verbs
-from vllm_spark.core import paths
+from vllm_spark.core import paths, removed
 
 FOLDER = paths.ROOT / "playbooks"
 WIDTH = 80
@@ -38,7 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_each_playbook_is_a_verb_with_the_name_of_its_play() -> None:
     found = verbs.found()
-    assert sorted(found) == sorted(file.stem for file in FOLDER.glob("*.yml"))
+    assert sorted([*found, *removed.COMMANDS]) == sorted(file.stem for file in FOLDER.glob("*.yml"))
     for name, command in found.items():
         text = (FOLDER / f"{name}.yml").read_text()
         plays = yaml.safe_load(text)
@@ -70,11 +70,24 @@ PASSED = {
 }
 
 
-@pytest.mark.parametrize("verb", ["status", "plan", "history", "verify"])
-def test_json_is_a_variable_of_the_verbs_that_have_a_document(verb: str, started: list[str]) -> None:
+@pytest.mark.parametrize("verb", ["status", "plan", *removed.DOCUMENTS])
+def test_json_is_a_variable_of_the_verbs_that_have_or_had_a_document(verb: str, started: list[str]) -> None:
     with pytest.raises(StartedError):
         main.main([verb, "--json", "-l", "spark1"])
     assert started == ["-ejson=true", "-l", "spark1", str(paths.ROOT / f"{verb}.yml")]
+
+
+@pytest.mark.parametrize("words", [[], ["site.cdx.json", "-l", "spark1"]])
+def test_a_removed_command_and_its_playbook_say_what_serves(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert removed.COMMANDS.keys() == {"sbom"}
+    with pytest.raises(SystemExit):
+        main.main(["sbom", *words])
+    assert "Fix: vllm-spark lock. It writes lock.yml" in capsys.readouterr().err
+    assert "sbom" not in main.overview(verbs.found())
+    ((task,),) = (play["tasks"] for play in yaml.safe_load((FOLDER / "sbom.yml").read_text()))
+    assert task["ansible.builtin.fail"]["msg"] == str(removed.COMMANDS["sbom"])
 
 
 # Typed -> the variable of the playbook.
@@ -116,7 +129,6 @@ def test_a_word_or_an_option_of_the_command_is_not_the_verb(started: list[str]) 
     assert main.parse(["plan", "--site=FILE", recipe]).recipe == recipe
     assert main.parse(["bench", "http://spark1:8000"]).bench_command == "url"
     assert main.parse(["bench", "report", "FILE"]).bench_command == "report"
-    assert main.parse(["sbom"]).file == Path("sbom.cdx.json")
     assert started == []
 
 

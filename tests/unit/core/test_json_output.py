@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 
 import verb_documents
 from registered_refusals import registered
@@ -20,52 +16,36 @@ from vllm_spark.core import json_output
 from vllm_spark.core.refusal import Fix, RefusalKind
 from vllm_spark.sizing import reference_spark
 
-VERBS = sorted(json_output.SCHEMAS)
+VERBS = sorted(json_output.DOCUMENTS)
 TEXTS = st.text(min_size=1).map(str.strip).filter(bool)
 
 
-def parts(node: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a schema."""
-    if isinstance(node, dict):
-        yield node
-        for name, part in node.items():
-            if name != "examples":
-                yield from parts(part)
-    elif isinstance(node, list):
-        for part in node:
-            yield from parts(part)
-
-
-def test_each_verb_with_a_document_has_a_schema() -> None:
-    assert VERBS == ["doctor", "history", "plan", "status", "verify"]
+def test_the_verbs_that_have_a_document() -> None:
+    assert VERBS == ["doctor", "plan", "status"]
+    assert verb_documents.sections().keys() == {verb_documents.EVERY, *VERBS}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_schema_explains_every_field_and_stays_open(verb: str) -> None:
-    schema = json_output.schema(verb)
-    Draft202012Validator.check_schema(schema)
-    assert schema["properties"]["schema"]["const"] == f"vllm-spark/{verb}/1"
-    described = [
-        {**schema["$defs"].get(str(field.get("$ref")).rpartition("/")[2], {}), **field}
-        for part in parts(schema)
-        if "type" in part
-        for field in part.get("properties", {}).values()
-    ]
-    assert len(described) > 20
-    assert [field for field in described if not field.get("description")] == []
-    # A later release may add fields.
-    assert [part for part in parts(schema) if "additionalProperties" in part] == []
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_example_of_the_page_is_valid_and_complete(verb: str) -> None:
-    (example,) = json_output.schema(verb)["examples"]
-    verb_documents.judged(example)
-    with pytest.raises(ValidationError):
-        verb_documents.judged({**example, "another": 1})
+def test_the_page_has_each_field_once_and_the_example_is_complete(verb: str) -> None:
+    rows = verb_documents.ROW.findall(verb_documents.sections()[verb])
+    assert len(rows) > 15
+    assert len({path for path, _, _ in rows}) == len(rows)
+    example = verb_documents.judged(verb_documents.example(verb))
     for field in example:
-        with pytest.raises((ValidationError, KeyError)):
+        with pytest.raises((AssertionError, KeyError)):
             verb_documents.judged({name: value for name, value in example.items() if name != field})
+
+
+def test_the_page_refuses_another_field_and_another_type() -> None:
+    known = {".a": "array", ".a[].b": "integer or null", ".a[].c": '`"x"`, `"y"`, `null`', ".d": "number"}
+    assert list(verb_documents.faults({"a": [{"b": 1, "c": None}, {"b": None, "c": "x"}], "d": 1}, known)) == []
+    found = set(verb_documents.faults({"a": [{"b": True, "c": "z", "e": 1}]}, known))
+    assert found == {
+        ".a[].e: not in the page",
+        ".a[].b: True is no integer or null",
+        '.a[].c: \'z\' is no `"x"`, `"y"`, `null`',
+        ".d: missing",
+    }
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -93,8 +73,8 @@ def test_every_refusal_keeps_its_parts(what: str, expected: str, command: str, r
 
 
 def test_a_host_that_fails_has_one_row_and_keeps_it() -> None:
-    run = json_output.Run("history")
-    run.add({"hosts": [{"host": "spark1", "answers": True, "problem": ""}]})
+    run = json_output.Run("status")
+    run.add({"hosts": [json_output.row("status", "spark1", "", answers=True)]})
     run.fail("spark1", "broken", [], unreachable=False)
     run.fail("spark2", "no route\nto it", [], unreachable=True)
     document = verb_documents.judged(run.document())
@@ -118,6 +98,8 @@ def test_the_plan_of_a_recipe(words: list[str], status: int, verdict: str, capsy
     assert [entry["verdict"] for entry in document["deployments"]] == ([verdict] if verdict else [])
     assert bool(document["refusals"]) == bool(status)
     if verdict:
+        of_deployment = {path for path in verb_documents.fields("plan") if path.startswith(".deployments")}
+        assert of_deployment <= set(verb_documents.seen(document))
         (memory,) = document["deployments"][0]["memory"]
         assert memory["total_bytes"] == reference_spark.MEMORY["total"]
         assert memory["weights_bytes"] < memory["reserved_bytes"] < memory["available_bytes"]

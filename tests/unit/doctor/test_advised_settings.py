@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from vllm_spark.core import paths, strict_yaml
+import verb_documents
+from vllm_spark.core import json_output, paths, strict_yaml
 from vllm_spark.recipe import known_issues, loader
 from vllm_spark.recipe.loader import Recipe
 
@@ -31,8 +32,8 @@ NO_SETTINGS = ("md", "yml", "json")
 
 def texts() -> Iterator[tuple[str, str]]:
     """Yield (place, text) of every advice, and of the examples of documents for programs."""
-    for file in sorted((paths.ROOT / "src").rglob("*.document.json")):
-        yield from fixes(strict_yaml.load_own(file.read_text()), file.name)
+    for verb in json_output.DOCUMENTS:
+        yield from fixes(verb_documents.example(verb), verb)
     for name in ("signatures.yml", "families.yml"):
         yield from fixes(strict_yaml.load_own((paths.ROOT / "src/vllm_spark/doctor" / name).read_text()), name)
     yield from ((issue.id, issue.instead) for issue in known_issues.load())

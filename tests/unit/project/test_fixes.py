@@ -21,7 +21,7 @@ VALUE = "VALUE"
 # What stands before the command of a message.
 MARK = re.compile(r"(?:Fix|Next): ")
 # A verb of this toolkit as the start of a command.
-VERB = re.compile(r"(?:ansible-playbook|vllm-spark (?:deploy|status|switch|verify|stop|logs|sbom)\b)[^`]*")
+VERB = re.compile(r"(?:ansible-playbook|vllm-spark (?:deploy|status|switch|verify|stop|logs)\b)[^`]*")
 # Names of texts that end up in a fix.
 NAMED_FIX = re.compile(r"(?:^|_)(?:fix|fixes|FIX|FIXES|allow|how_to_stop|WHOLE_RUN|KERNEL_LOG)(?:$|_)")
 

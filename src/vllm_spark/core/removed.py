@@ -1,0 +1,36 @@
+"""What release 0.1.0 had and this one refuses, with what serves instead. The next release deletes this module, and
+playbooks/sbom.yml with it, whose message is that of the command."""
+
+from __future__ import annotations
+
+from vllm_spark.core.refusal import Fix, register
+
+REMOVED = register("removed", runbook="wrong-command")
+
+COMMANDS = {
+    "sbom": REMOVED(
+        what="sbom was removed after release 0.1.0",
+        expected="the lock file, which has the digest of each image and the commit of each model",
+        fix=Fix(
+            "ansible-playbook lock.yml",
+            "It writes lock.yml beside the inventory. A scanner such as Syft or Trivy lists an image by its digest. "
+            "requirements.lock of the toolkit has the packages of this machine.",
+        ),
+    )
+}
+# Verb -> the refusal of `-e json=true`.
+DOCUMENTS = {
+    "history": REMOVED(
+        what="the JSON document of history was removed after release 0.1.0",
+        expected="a file that gets the rows",
+        fix=Fix("ansible-playbook history.yml -e history_json=history.json", "It writes them as a JSON list."),
+    ),
+    "verify": REMOVED(
+        what="the JSON document of verify was removed after release 0.1.0",
+        expected="the exit status, and the report of each Spark",
+        fix=Fix(
+            "ansible-playbook verify.yml",
+            "Its exit status is 2 if a gate fails, and it writes the verdicts of each Spark into reports as JSON.",
+        ),
+    ),
+}
