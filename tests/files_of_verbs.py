@@ -20,9 +20,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.version import version
 from vllm_spark.inventory import spec
 from vllm_spark.node.bench import corpora
-from vllm_spark.node.bench.records import PROTOCOL
 from vllm_spark.recipe import lockfile
-from vllm_spark.sizing import site_constants
 
 OPENED: set[str] = set()
 SOURCE = str(paths.ROOT / "src")
@@ -52,9 +50,6 @@ def verbs(folder: Path) -> None:
         ["bench", "report", str(EVIDENCE), "-o", str(report)],
     ):
         main(words)
-    constants = folder / "constants.yml"
-    constants.write_text(f"{{schema: 1, protocol: {PROTOCOL}, servers: {{}}}}", encoding="utf-8")
-    site_constants.read(constants)
     version()
     inventory = spec.Inventory(
         deployments=[{"name": "demo", "recipe": RECIPE, "hosts": ["spark1"]}],

@@ -20,7 +20,7 @@ from pathlib import Path
 from lab.forecast import measured_rows, reported_speeds
 from lab.forecast.measured_rows import Configuration, Row
 from vllm_spark.recipe.architecture import Architecture
-from vllm_spark.sizing import constants, factors
+from vllm_spark.sizing import constants
 from vllm_spark.sizing.burst import Served
 from vllm_spark.sizing.constants import Constants
 
@@ -182,6 +182,19 @@ def weights(figures: Sequence[Figure], errors: Sequence[float]) -> list[float]:
     return result
 
 
+def inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the inverse of a symmetric positive matrix (Gauss-Jordan)."""
+    size = len(matrix)
+    rows = [[*row, *(float(column == number) for column in range(size))] for number, row in enumerate(matrix)]
+    for number in range(size):
+        rows[number] = [value / rows[number][number] for value in rows[number]]
+        for other in range(size):
+            if other != number:
+                share = rows[other][number]
+                rows[other] = [a - share * b for a, b in zip(rows[other], rows[number], strict=True)]
+    return [row[size:] for row in rows]
+
+
 def moved(
     values: Values, first: Values, errors: Sequence[float], slopes: Sequence[Sequence[float]], weight: Sequence[float]
 ) -> dict[str, float]:
@@ -195,7 +208,7 @@ def moved(
         log = math.log(values[name] / first[name])
         pull.append(math.fsum(w * s * e for w, s, e in zip(weight, slope, errors, strict=True)) + log / PRIOR**2)
     result = {}
-    for name, row in zip(values, factors.inverse(curvature), strict=True):
+    for name, row in zip(values, inverse(curvature), strict=True):
         least, most = bounds(name)
         change = math.fsum(a * b for a, b in zip(row, pull, strict=True))
         result[name] = min(most, max(least, values[name] * math.exp(max(-1.0, min(1.0, -change)))))

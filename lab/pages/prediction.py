@@ -9,7 +9,7 @@ from lab.pages import compatibility, markdown, measured_rows
 from vllm_spark.core import units
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.recipe import architecture, host_memory
-from vllm_spark.sizing import constants, factors, kv_cache, layout, memory, reference_spark, roofline
+from vllm_spark.sizing import constants, kv_cache, layout, memory, reference_spark, roofline
 from vllm_spark.sizing.layout import Width, widths
 from vllm_spark.sizing.load import Load
 
@@ -67,8 +67,9 @@ A site can set constants that it has measured in `vllm_roofline` (inventories/sa
 reads the same variables. The most useful one is all_reduce_s: reports have 10 to 117 us. Measure it with
 all_reduce_perf of nccl-tests at 10 KB, and `link` at 64 MB.
 
-What `bench` measured on a site ([bench.md](../operations/bench.md)) multiplies the constants of the server that it
-measured. These share a factor:
+Of a recipe that `bench` measured on a site, the plan has the figures and two factors
+([bench.md](../operations/bench.md#what-the-bench-says-about-your-sparks)).
+
 """
 
 MEMORY = """\
@@ -192,8 +193,6 @@ def _constants() -> Iterator[str]:
         cells.append((f"`{name}`", quantity(name, value), bounds, origin, MEANINGS[name]))
     yield _table(("constant", "value", "a Spark has", "", "meaning"), cells)
     yield SITE
-    shared = [(f"`{kind.leading}`", ", ".join(f"`{name}`" for name in kind.others) or "-") for kind in factors.KINDS]
-    yield markdown.table(("leading constant", "others with its factor"), shared) + "\n"
 
 
 def quantity(name: str, value: float) -> str:

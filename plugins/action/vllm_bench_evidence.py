@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vllm_spark.bench import deployment_run, evidence, key, own_constants, ranks, starts, verdict
+from vllm_spark.bench import deployment_run, evidence, ranks, starts, verdict
 from vllm_spark.bench.ranks import Reading
 from vllm_spark.bench.starts import Start
 from vllm_spark.core.refusal import RefusedError
@@ -31,8 +31,6 @@ class ActionModule(SparkAction):
         "spec": {"type": "dict", "required": True},  # The spec of this host (vllm_spec).
         "profile": {"type": "str"},  # A profile of the toolkit or the path of one. Not of `starts`.
         "folder": {"type": "str"},  # The folder of the evidence on the controller. Not of `read`.
-        # The file of what the runs say about these Sparks, which this writes. Not of `read`.
-        "constants_file": {"type": "str"},
         # Reasons for which a run counts although it lacks figures. Of `fetch`.
         "accepted": {"type": "list", "elements": "str"},
         "run": {"type": "dict"},  # The run record of vllm_bench_plan. Of `starts`.
@@ -65,7 +63,7 @@ class ActionModule(SparkAction):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(merged.text, encoding="utf-8")
         try:
-            self.show(*self._constants(spec, path), *verdict.closing(path))
+            self.show(*verdict.closing(path))
             refusal = str(deployment_run.without_figures(evidence.read(path)) or "")
         except RefusedError as error:
             refusal = str(error)
@@ -91,22 +89,8 @@ class ActionModule(SparkAction):
         seconds = sum(start.seconds for _, measured in cells for start in measured)
         end = {"record": "end", "seconds": round(seconds, 3), "measured": len(cells), "failed": 0}
         evidence_file.append(path, end)
-        self.show(*self._constants(spec, path), *verdict.closing(path))
+        self.show(*verdict.closing(path))
         return {"changed": True, "evidence": str(path)}
-
-    def _constants(self, spec: Spec, path: Path) -> list[str]:
-        """Write what all runs of this launch say about the Sparks, and return lines about it.
-
-        A broken file of constants stays as it is and does not fail the run, whose evidence is written.
-        """
-        run = evidence.read(path)
-        runs = evidence.oldest_first(verdict.readable(path.parent))
-        alike = [one for one in runs if key.comparable(one.run["key"], run.run["key"])]
-        found = own_constants.of_runs(alike, spec.recipe)
-        try:
-            return own_constants.write(Path(self.args["constants_file"]), [found])
-        except RefusedError as error:
-            return list(map(str, error.refusals))
 
     def _cells(self) -> list[tuple[Cell, list[Start]]]:
         """Return the cells with their starts, in the order of the profile."""

@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 
 from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 
-from vllm_spark.core import version
+from vllm_spark.bench.measured_here import Measurements
+from vllm_spark.core import removed, version
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import consent, preview, preview_document, preview_table
 from vllm_spark.deploy.preview import Preview
-from vllm_spark.sizing import constants, forecast, site_constants
+from vllm_spark.sizing import constants, forecast
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction, display
@@ -29,8 +30,9 @@ class ActionModule(SparkAction):
         "streams": {"type": "int", "required": True},  # The number of requests at a time. 0 is one.
         "min_speed": {"type": "float", "required": True},  # The least tokens per second of one request.
         "roofline": {"type": "raw", "required": True},  # The constants of the site.
-        # The file of what the bench measured on these Sparks. It need not exist.
-        "constants_file": {"type": "str", "required": True},
+        "bench_folder": {"type": "str", "required": True},  # The evidence of the bench on the controller.
+        # A file that release 0.1.0 wrote, and that is read no more.
+        "former_constants": {"type": "str", "required": True},
         "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
         # Whether a person must agree before the run goes on to a download. Nobody is asked in check mode, without a
         # download, and without a terminal.
@@ -46,6 +48,8 @@ class ActionModule(SparkAction):
             int(self.args["context"]) or None, int(self.args["streams"]) or 1, float(self.args["min_speed"])
         )
         previews = self._previews(load)
+        if Path(self.args["former_constants"]).exists():
+            self.show(removed.CONSTANTS.format(file=self.args["former_constants"]))
         refusals = [
             {"host": host, **refusal}
             for host, foreseen in previews.items()
@@ -86,9 +90,10 @@ class ActionModule(SparkAction):
     def _previews(self, load: ForecastRequest) -> dict[str, Preview]:
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
         folders = [Path(folder) for folder in self.args["recipe_folders"]]
+        known = constants.of_site(self.args["roofline"])
         context = ForecastContext(
-            constants=constants.of_site(self.args["roofline"]),
-            measured=site_constants.read(Path(self.args["constants_file"])),
+            constants=known,
+            measured=Measurements(Path(self.args["bench_folder"]), known).of,
             catalogue=forecast.catalogue(folders),
         )
         previews: dict[str, Preview] = {}

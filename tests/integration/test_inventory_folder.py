@@ -11,7 +11,6 @@ from pathlib import Path
 
 from vllm_spark.core import paths
 from vllm_spark.edge import store
-from vllm_spark.sizing import site_constants
 
 
 def test_what_the_toolkit_keeps_beside_an_inventory_is_not_an_inventory(tmp_path: Path) -> None:
@@ -19,7 +18,8 @@ def test_what_the_toolkit_keeps_beside_an_inventory_is_not_an_inventory(tmp_path
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "own.yml").write_text((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
     (tmp_path / "lock.yml").write_text("images: {}\nmodels: {}\n")
-    (tmp_path / site_constants.NAME).write_text("protocol: 2\nschema: 1\nservers: {spark1: {}}\n")
+    # Release 0.1.0 wrote it, and it stays.
+    (tmp_path / "constants.yml").write_text("protocol: 2\nschema: 1\nservers: {spark1: {}}\n")
     (tmp_path / "allowed_signers").write_text("ada ssh-ed25519 AAAA\n")
     store.read_or_create(tmp_path / "edge", datetime.now(UTC), "")
     assert (tmp_path / "edge" / "ca.crt").is_file()

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from vllm_spark.cli import commands, verbs
 from vllm_spark.cli.commands import Command, CommandParser
-from vllm_spark.core import run_command, text
+from vllm_spark.core import removed, run_command, text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.run_command import ThisRun
 
@@ -73,6 +73,9 @@ class ShowVersion(argparse.Action):
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command. Raises SystemExit(2) for wrong ones."""
     known = {**verbs.found(), **COMMANDS}
+    for words in (argv[:1], argv[:2]):
+        if gone := removed.COMMANDS.get(" ".join(words)):
+            _refuse(gone)
     if argv and not argv[0].startswith("-") and argv[0] not in known:
         _refuse(_unknown(argv, known))
     if not argv:
@@ -165,10 +168,8 @@ def _misspelt(argv: Sequence[str], args: argparse.Namespace) -> Refusal | None:
 def _unknown(argv: Sequence[str], known: Iterable[str]) -> Refusal:
     import shlex  # noqa: PLC0415  both take a tenth of --help
 
-    from vllm_spark.core import near_names, removed  # noqa: PLC0415
+    from vllm_spark.core import near_names  # noqa: PLC0415
 
-    if argv[0] in removed.COMMANDS:
-        return removed.COMMANDS[argv[0]]
     close = near_names.close_names(argv[0], known)
     other = f"Others begin alike: {', '.join(close[1:])}." if close[1:] else ""
     return UNKNOWN_COMMAND(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vllm_spark.cli import arguments, site_file
 from vllm_spark.cli.site_file import Site
-from vllm_spark.core import json_output, paths
+from vllm_spark.core import json_output, paths, removed
 from vllm_spark.core.refusal import Refusal
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import Document, Facts
 from vllm_spark.sizing import forecast, forecast_document, forecast_text, reference_spark, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
+from vllm_spark.sizing.measured import Measured, nothing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
-    parser.add_argument(
-        "--constants", type=Path, metavar="FILE", help="what the bench measured on these Sparks (with --facts)"
-    )
+    parser.add_argument("--constants", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="for programs: docs/reference/json.md")
 
 
@@ -48,9 +47,11 @@ def run(args: argparse.Namespace) -> int:
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
     catalogue = forecast.catalogue([paths.RECIPES])
+    if args.constants:
+        print(removed.CONSTANTS.format(file=args.constants), file=sys.stderr)
     context = ForecastContext(
         constants=site.constants,
-        measured=site_file.measured(args.constants, list(facts)),
+        measured=_measured(site) if facts else nothing,
         catalogue=catalogue,
         reference=not facts,
     )
@@ -72,6 +73,12 @@ def run(args: argparse.Namespace) -> int:
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1
+
+
+def _measured(site: Site) -> Callable[[Sequence[str], Document], Measured | None]:
+    from vllm_spark.bench.measured_here import Measurements  # noqa: PLC0415  a plan without facts needs no bench
+
+    return Measurements(paths.REPORTS / "bench", site.constants).of
 
 
 def _request(args: argparse.Namespace, site: Site) -> ForecastRequest:

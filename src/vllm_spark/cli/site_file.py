@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_spark.core import documents
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
-from vllm_spark.sizing import constants, site_constants
+from vllm_spark.sizing import constants
 from vllm_spark.sizing.constants import Constants
-from vllm_spark.sizing.site_constants import CONSTANTS_REFUSED, SiteConstants
 
 BAD_SITE = register("bad-site", runbook="inventory-refused")
 
@@ -38,16 +36,3 @@ def read(file: Path | None) -> Site:
         refusal = BAD_SITE(what=f"{file}: {error}", expected="YAML variables of a site", fix=f"correct {file}.")
         raise RefusedError([refusal]) from error
     return Site(constants.of_site(variables.get("vllm_roofline") or {}), least)
-
-
-def measured(file: Path | None, hosts: Sequence[str]) -> SiteConstants:
-    """Return what was measured on these hosts. Raises RefusedError for a missing file, and for one of other Sparks."""
-    found = site_constants.read(file)
-    known = list(dict.fromkeys(server.hosts for server in found.servers))
-    if file is None or ",".join(hosts) in known:
-        return found
-    raise CONSTANTS_REFUSED.error(
-        what=f"{file} has {' and '.join(known) or 'no Sparks'}" if found.file else f"{file} does not exist",
-        expected=f"constants of {','.join(hosts) or 'the Sparks of --facts'}",
-        fix="name the facts of those Sparks with --facts, or leave out --constants.",
-    )

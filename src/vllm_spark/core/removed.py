@@ -16,8 +16,18 @@ COMMANDS = {
             "It writes lock.yml beside the inventory. A scanner such as Syft or Trivy lists an image by its digest. "
             "requirements.lock of the toolkit has the packages of this machine.",
         ),
-    )
+    ),
+    "bench constants": REMOVED(
+        what="bench constants was removed after release 0.1.0",
+        expected="the evidence in reports/bench, which plan reads itself",
+        fix=Fix("ansible-playbook plan.yml", "It has what was measured here, with the factors of the forecast."),
+    ),
 }
+# A file that is read no more, and stays.
+CONSTANTS = (
+    "{file} is read no more: plan takes what was measured on these Sparks from the evidence in reports/bench, which "
+    "bench.yml writes. The file stays; delete it."
+)
 # Verb -> the refusal of `-e json=true`.
 DOCUMENTS = {
     "history": REMOVED(

@@ -6,7 +6,7 @@ Everything is pure except `catalogue`, which reads recipe files.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,9 +32,9 @@ from vllm_spark.sizing.better import Advice, Candidate
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.expected import ONE_STREAM
 from vllm_spark.sizing.load import Drafter, Load
+from vllm_spark.sizing.measured import Measured, nothing
 from vllm_spark.sizing.memory import Fit, MemoryModel
 from vllm_spark.sizing.prediction import Prediction, Speed
-from vllm_spark.sizing.site_constants import Server, SiteConstants
 
 NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
 
@@ -63,14 +63,14 @@ class ForecastRequest:
 class ForecastContext:
     """Inputs that do not depend on the recipe: the site's paths and constants, and the recipes to compare with.
 
-    `measured` is what `bench` found on the owner's Sparks.
+    `measured` returns what the bench measured of a recipe on some hosts.
 
     `reference`: the facts are those of reference Sparks, not of a host.
     """
 
     hub_dir: str = SiteSettings().hub_dir
     constants: Constants = field(default_factory=lambda: constants.constants_of({}))
-    measured: SiteConstants = field(default_factory=SiteConstants)
+    measured: Callable[[Sequence[str], Document], Measured | None] = nothing
     catalogue: Sequence[Document] = ()
     reference: bool = False
 
@@ -124,7 +124,7 @@ def forecast(
         model, layout_notes = host_files.as_filed(recipe, model, facts, context.hub_dir)
         notes += layout_notes
     tokens = request.context or request_limits.longest(recipe, model.architecture if model else None)
-    own = context.measured.of(list(facts), recipe["name"])
+    own = context.measured(list(facts), recipe)
     peak = own.loading_peak if own else 0
     fits = (
         {host: memory.fit(recipe, model, known["memory"], tokens, peak) for host, known in facts.items()}
@@ -136,7 +136,9 @@ def forecast(
     if model and speed is None:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
     own_load = request_limits.at_once(recipe, request.streams)
-    faster = better_recipes(Candidate(recipe, speed, own_load), facts, request, context) if speed else []
+    # Of the others nothing was measured, so forecasts are compared without factors.
+    plain = predicted(recipe, request, context.constants, model) if own else speed
+    faster = better_recipes(Candidate(recipe, plain, own_load), facts, request, context) if plain else []
     notes += request_limits.waiting(recipe, request.streams)
     refusals = [
         *unreadable,
@@ -149,7 +151,7 @@ def forecast(
         ),
         *speed_floor.too_slow(name, speed, request.min_speed, faster),
     ]
-    notes += _measured(context.measured, own)
+    notes += own.lines if own else ()
     notes += (note for host, fit in fits.items() for note in _loading(host, recipe, fit))
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model, own))
     return Forecast(
@@ -183,7 +185,7 @@ def predicted(
     request: ForecastRequest,
     site: Constants | None = None,
     model: MemoryModel | None = None,
-    own: Server | None = None,
+    own: Measured | None = None,
 ) -> Prediction | None:
     """Return the speed of each sequence, or None if the recipe does not name what it loads.
 
@@ -198,9 +200,8 @@ def predicted(
     if drafter:
         known = own.acceptance if own and own.acceptance else acceptance.of_drafter(drafter)
         shares = acceptance.expected(drafter["speculative_tokens"], known)
-    site = own.applied(site or constants.constants_of({})) if own else site
     result = prediction.predict(model.architecture, model.layout, load, site, shares)
-    return own.narrowed(result) if own else result
+    return own.applied(result) if own else result
 
 
 def load_of(recipe: Document, request: ForecastRequest, model: MemoryModel) -> Load | None:
@@ -303,14 +304,6 @@ def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
             f"{host}: the peak of loading is not measured; public starts needed up to {most} more than the ready "
             f"server, and {gib(spare)} are free beside it (the bench's profile start measures it)"
         )
-
-
-def _measured(measured: SiteConstants, own: Server | None) -> Iterator[str]:
-    """Yield which constants are the owner's. A site without a file has none."""
-    if own:
-        yield from own.lines()
-    elif measured.file:
-        yield f"{measured.file} has nothing of this recipe on these Sparks, so the constants are the toolkit's"
 
 
 def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:

@@ -15,8 +15,10 @@ from ansible.errors import AnsibleActionFail
 from fakes.bench_runs import cell_record
 from fakes.fake_ansible import FakeRun
 from vllm_spark.bench import evidence
+from vllm_spark.bench.measured_here import Measurements
 from vllm_spark.deploy import launch, plan
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.sizing.constants import constants_of
 from vllm_spark.verify import runner
 
 
@@ -174,7 +176,7 @@ def test_the_evidence_is_written_with_the_samples_of_all_ranks(
     }
     assert hostvars["spark2"]["vllm_bench_read"]["path"] == "/var/lib/vllm-spark/bench/demo-compiled.samples.jsonl"
     run = FakeRun(hostvars=hostvars)
-    kept = {"folder": str(tmp_path / "bench"), "constants_file": str(tmp_path / "constants.yml")}
+    kept = {"folder": str(tmp_path / "bench")}
     wanted = {"profile": "compiled", "accepted": [], **kept}
     fetched = run.act("vllm_bench_evidence", phase="fetch", spec=head, **wanted)
     assert "1 of 1 cells have no figures that count" in fetched["refusal"]
@@ -208,7 +210,6 @@ def test_a_broken_file_of_a_head_does_not_stay_on_it(arguments: dict[str, Any], 
         profile="compiled",
         accepted=[],
         folder=str(tmp_path),
-        constants_file="",
     )
     assert re.search(r"line 2: .*Fix: ", fetched["refusal"])
     assert Path(fetched["evidence"]).exists()
@@ -278,18 +279,13 @@ def test_the_starts_become_the_cells_of_an_evidence(arguments: dict[str, Any], t
         for number, one in enumerate(planned["starts"])
     ]
     run = FakeRun()
-    constants = tmp_path / "constants.yml"
-    kept = {"folder": str(tmp_path), "constants_file": str(constants)}
-    wanted = {"spec": arguments["spec"], "run": planned["run"], "starts": starts, **kept}
+    wanted = {"spec": arguments["spec"], "run": planned["run"], "starts": starts, "folder": str(tmp_path)}
     read = evidence.read(Path(run.act("vllm_bench_evidence", phase="starts", **wanted)["evidence"]))
     medians = [cell["figures"]["start"]["median"] for cell in read.cells.values()]
     assert medians == [11.0, 14.0]
     assert {cell["figures"]["memory"]["median"] for cell in read.cells.values()} == {60.0}
     assert run.lines[-1].startswith("Next: vllm-spark bench report ")
-    assert f"loading_peak_bytes are in {constants}" in run.lines[0]
-    assert f"loading_peak_bytes: {60 * 2**30}" in constants.read_text()
-    constants.write_text("schema: 7")
-    again = FakeRun()
-    again.act("vllm_bench_evidence", phase="starts", **wanted)
-    assert re.search(r"schema 7 — expected: schema 1.*Fix: move ", again.lines[0])
-    assert constants.read_text() == "schema: 7"
+    recipe = Spec.from_json(arguments["spec"]).recipe
+    known = Measurements(tmp_path, constants_of({})).of(read.run["key"]["hosts"].split(","), recipe)
+    assert known
+    assert (known.loading_peak, known.speed) == (60 * 2**30, 1.0)

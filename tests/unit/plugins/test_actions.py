@@ -18,7 +18,7 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from fakes.cases import asked
 from fakes.fake_ansible import HOSTS, FakeRun
 from project_files import RECIPE_FOLDERS
-from vllm_spark.core import own_process, paths
+from vllm_spark.core import own_process, paths, removed
 from vllm_spark.deploy import launch, preview_table
 from vllm_spark.deploy.plan import Plan
 from vllm_spark.deploy.preview import Preview
@@ -202,8 +202,24 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
 
 def forecast_args(**more: Any) -> dict[str, Any]:
     folders = [str(folder) for folder in RECIPE_FOLDERS]
-    load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "constants_file": "/nonexistent/constants.yml"}
-    return {**load, "recipe_folders": folders, "ask": False, "short": False, **more}
+    load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "bench_folder": "/nonexistent"}
+    return {
+        **load,
+        "former_constants": "/nonexistent/constants.yml",
+        "recipe_folders": folders,
+        "ask": False,
+        "short": False,
+        **more,
+    }
+
+
+def test_a_file_of_constants_is_named_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "constants.yml"
+    file.write_text("schema: 7")
+    run = FakeRun(hosts=[])
+    run.act("vllm_forecast", **forecast_args(former_constants=str(file)))
+    assert run.lines[0] == removed.CONSTANTS.format(file=file)
+    assert file.read_text() == "schema: 7"
 
 
 def many(planned: Vars, number: int) -> tuple[list[str], Vars]:

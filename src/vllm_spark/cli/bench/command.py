@@ -16,7 +16,6 @@ COMMANDS = {
     LIVE: Command("cli.bench.url", "measure a server; `bench URL` is the short form"),
     "report": Command("cli.bench.report", "write the report of one or more runs as one HTML file"),
     "compare": Command("cli.bench.compare", "compare two evidence files"),
-    "constants": Command("cli.bench.constants", "write what the runs say about these Sparks, for `vllm-spark plan`"),
     "verdict": Command("cli.bench.verdict", "judge a run; exit status 1 if it is worse or worthless, 2 if unknown"),
 }
 
