@@ -46,8 +46,7 @@ class ActionModule(EdgeProbeAction):
         "reason": {"type": "str"},  # Why the launch was deployed.
         "report_dir": {"type": "str"},  # The folder of the report on the controller.
         "wait": {"type": "bool"},  # Whether to wait for the server. False judges its present state.
-        # Whether to judge also the gates that the recipe names, and what waits for a timeout or uses up the requests of
-        # a minute. They are judged without this argument. Of `gates` and `edge`.
+        # Whether to judge also the gates that the recipe names. They are judged without this argument. Of `gates`.
         "thorough": {"type": "bool"},
         "closing": {"type": "bool"},  # Whether to print how to use the server. It is printed without this argument.
         # The folder of the site's authority on the controller. An edge needs it. Of `gates` and `edge`.

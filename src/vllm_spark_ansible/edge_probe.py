@@ -19,13 +19,11 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class EdgeProbeAction(SparkAction):
-    """An action with the arguments authority, the folder of the site's authority, and thorough (false: leave out the
-    requests that wait for the end of a timeout or use up the requests of a minute)."""
+    """An action with the argument authority, the folder of the site's authority."""
 
     def edge_responses(self, target: EdgeTarget) -> dict[str, Any]:
         """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
         asked = {"address": target.address, "port": target.port, "unlisted": [list(one) for one in edge.UNLISTED]}
-        asked["thorough"] = self.args.get("thorough", True)
         asked |= {"site_port": target.site_port} if target.site_port else {}
         inside = {**self.execute("vllm_edge_probe", asked, "edge")["edge"], "at": time.time()}
         url = target.client_url(inventory_host.address(self.host, self.task_vars))

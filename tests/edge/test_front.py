@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import attacks
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge_probe
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_probe import Target
@@ -19,6 +20,7 @@ from fakes.running_edge import KEY, Answer, RunningEdge
 from fakes.running_site import ADDRESSES, RunningSite
 from fakes.running_switch import BOB, RunningSwitch, allow
 from fakes.scripted_engine import Stream
+from vllm_spark.edge import config
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gates import edge as gate
 
@@ -89,14 +91,14 @@ def test_no_other_edge_asks_it(start_site: StartSite) -> None:
     assert spark_edge_probe.uninvited(target._replace(address=ADDRESSES["spark2"])) == {"status": 0}
 
 
-def test_it_holds_the_gate(start_site: StartSite) -> None:
-    site = start_site(limits={"streams": 4, "requests_per_minute": 40, "header_timeout_s": 2, "body_mib": 1})
+def test_it_holds_the_gate_and_withstands_attacks(start_site: StartSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CLIENT_SILENCE_S", attacks.SILENCE_S)
+    site = start_site(limits=attacks.SMALL)
     edge = site.edges["spark1"]
     asked = EdgeTarget.of_edge(edge.planned)
     target = Target(edge.address, edge.port, True, "127.0.0.1", "")
-    limits = spark_edge_probe.limits_of(edge.text)
     seen = spark_edge_probe.outside(target, gate.UNLISTED)
-    inside = {**seen, **spark_edge_probe.inside(target, KEY, limits), "limits": limits._asdict(), "tls": True}
+    inside = {**seen, "tls": True}
     holder = {"unit": "vllm-edge.service"}
     certificates = spark_edge_probe.shown(target._replace(name="localhost"))
     observed = {
@@ -105,7 +107,8 @@ def test_it_holds_the_gate(start_site: StartSite) -> None:
     }
     verdicts = list(gate.verdicts(asked, observed))
     assert [str(verdict) for verdict in verdicts if not verdict.ok] == []
-    assert len(verdicts) > 8
+    assert len(verdicts) == 8
+    assert attacks.broken(edge) == {}
     assert [engine.heads for engine in site.engines.values()] == [[], []]
 
 

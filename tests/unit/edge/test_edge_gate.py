@@ -28,12 +28,6 @@ OUTSIDE = {
 SOUND: dict[str, Any] = {
     "inside": {
         **copy.deepcopy(OUTSIDE),
-        "body": 413,
-        "streams": 429,
-        "rate": 429,
-        "drip": {"seconds": 10.2},
-        "siege": {"waited_ms": {"silence": 2, "a slow body": 2000}, "silence_s": 16.1, "grown_bytes": 9 << 20},
-        "limits": {"header_timeout_s": 10, "silence_s": 15},
         "shown": dict(CERTIFICATES),
         "placed": dict(CERTIFICATES),
         "tls": True,
@@ -78,17 +72,7 @@ def test_only_edges_of_the_site_are_answered(site: dict[str, Any] | None, ok: bo
 
 def test_a_sound_edge_passes() -> None:
     assert set(verdicts(SOUND).values()) == {True}
-    assert len(verdicts(SOUND)) == 15
-
-
-def test_a_probe_that_is_not_thorough_judges_what_it_has_asked() -> None:
-    seen = changed("inside.thorough", value=False)
-    for left_out in ("streams", "rate", "drip", "siege"):
-        del seen["inside"][left_out]
-    left = set(verdicts(SOUND)) - set(verdicts(seen))
-    assert left == {"streams", "rate", "header", "strangers", "silence", "memory"}
-    assert set(verdicts(seen).values()) == {True}
-    assert verdicts({**seen, "inside": {**seen["inside"], "body": 200}})["body"] is False
+    assert len(verdicts(SOUND)) == 8
 
 
 # Place of the observation, its value -> the condition, and its verdict.
@@ -98,18 +82,6 @@ FAULTS = [
     ("inside.unlisted.POST /invocations", 200, "paths", False),
     ("inside.unlisted", {}, "paths", False),
     ("inside.host", 200, "host", False),
-    ("inside.body", 200, "body", False),
-    ("inside.streams", 200, "streams", False),
-    ("inside.streams", None, "streams", None),
-    ("inside.rate", 400, "rate", False),
-    ("inside.drip", {"seconds": -1}, "header", False),
-    ("inside.drip", {"seconds": 60}, "header", False),
-    ("inside.siege.waited_ms.silence", 2001, "strangers", False),
-    ("inside.siege.waited_ms.silence", -1, "strangers", False),
-    ("inside.siege.waited_ms", {}, "strangers", False),
-    ("inside.siege.silence_s", -1, "silence", False),
-    ("inside.siege.silence_s", 30, "silence", False),
-    ("inside.siege.grown_bytes", 65 << 20, "memory", False),
     ("inside.shown.by_name", "d" * 64, "certificate", False),
     ("inside.shown.by_address", "c" * 64, "certificate", False),
     ("inside.shown.by_address", "", "certificate", False),
@@ -168,9 +140,7 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (target.address, target.port, target.tls, target.name) == ("10.0.0.1", 8000, True, "10.0.0.1")
     assert Path(target.authority).resolve() == (tmp_path / "ca.crt").resolve()
     ((_, sent),) = run.calls
-    assert (sent["address"], sent["port"], sent["thorough"]) == ("127.0.0.1", 8000, True)
-    run.act(plugin, **args, authority=str(tmp_path), thorough=False)
-    assert run.calls[-1][1]["thorough"] is False
+    assert (sent["address"], sent["port"]) == ("127.0.0.1", 8000)
 
 
 @pytest.mark.parametrize("phase", ["gates", "edge"])

@@ -1,7 +1,7 @@
-"""Gate: the edge refuses what it must, and nothing but the edge is on the network.
+"""Gate: the edge is closed to clients without a key, and nothing but the edge is on the network.
 
-The Spark itself asks with and without a key, and the controller without one. No request reaches the engine. A key
-exists for the time of the probe, in the memory of HAProxy alone (plugins/modules/vllm_edge_probe.py).
+The Spark itself asks, and the controller. No request has a key, and none reaches the engine. Limits and attacks of
+strangers depend on the configuration alone, which tests/edge attacks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.refusal import Fix
-from vllm_spark.core.units import MIB
 from vllm_spark.edge import lifetime
 from vllm_spark.node.host_layout import EDGE_UNIT
 from vllm_spark.verify.edge_target import EdgeTarget
@@ -32,14 +31,6 @@ UNLISTED = (
     ("POST", "/collective_rpc"),
     ("GET", "/v1/../metrics"),
 )
-# While strangers attack: how long a client with a key may wait, and how much the first stage may grow.
-WAIT_MS, GROWN_MIB = 2000, 64
-# Observation of a client with a key -> (status, what was one too many or too large).
-LIMITS: Mapping[str, tuple[int, str]] = {
-    "body": (413, "a body above the limit"),
-    "streams": (429, "one request too many at the same time"),
-    "rate": (429, "one request too many in a minute"),
-}
 
 
 def applies(request: GateRequest) -> bool:
@@ -60,7 +51,6 @@ def verdicts(target: EdgeTarget, seen: Mapping[str, Any]) -> Iterator[Verdict]:
         return
     yield _listener(target, inside)
     yield from _open_doors(inside, "")
-    yield from _limits(inside)
     yield from _certificate(inside)
     if target.site_port:
         yield _site(inside.get("site", {"error": "no request"}), target.site_port)
@@ -96,52 +86,6 @@ def _open_doors(seen: Mapping[str, Any], source: str) -> Iterator[Verdict]:
     else:
         yield Verdict(NAME, f"paths{source}", True, f"{len(unlisted)} paths of the engine got 404")
     yield _status(f"host{source}", "a foreign host name", seen.get("host"), 421)
-
-
-def _limits(seen: Mapping[str, Any]) -> Iterator[Verdict]:
-    """Yield the verdicts on requests with a key that go one too far. A probe that is not thorough has sent one."""
-    thorough = seen.get("thorough", True)
-    for id_, (expected, what) in LIMITS.items():
-        if not thorough and id_ not in seen:
-            continue
-        if id_ == "streams" and seen.get(id_, 0) is None:
-            yield Verdict(NAME, id_, None, "limits.connections is below four times limits.streams, so it comes first")
-        else:
-            yield _status(id_, what, seen.get(id_), expected)
-    if not thorough:
-        return
-    yield from _siege(seen.get("siege", {}), seen.get("limits", {}).get("silence_s", 0))
-    seconds, limit = seen.get("drip", {}).get("seconds", -1), seen.get("limits", {}).get("header_timeout_s", 0)
-    if 0 <= seconds <= limit + 2:
-        yield Verdict(NAME, "header", True, f"a header that drips was cut after {seconds:.0f} s")
-    else:
-        after = f"after {seconds:.0f} s" if seconds >= 0 else "never"
-        yield _failed("header", f"a header that drips was cut {after}", f"after {limit} s")
-
-
-def _siege(seen: Mapping[str, Any], limit: int) -> Iterator[Verdict]:
-    """Yield the verdicts on strangers of eight addresses that attack while a client with a key asks."""
-    waited: Mapping[str, int] = seen.get("waited_ms", {})
-    slow = [
-        f"{name}: {f'{ms} ms' if ms >= 0 else 'no answer'}" for name, ms in waited.items() if not 0 <= ms <= WAIT_MS
-    ]
-    if slow or not waited:
-        observed = f"a client with a key waited while strangers attacked: {', '.join(slow) or 'nobody asked'}"
-        yield _failed("strangers", observed, f"an answer within {WAIT_MS} ms")
-    else:
-        observed = f"a client with a key was answered within {max(waited.values())} ms during {len(waited)} attacks"
-        yield Verdict(NAME, "strangers", True, observed)
-    seconds = seen.get("silence_s", -1)
-    if 0 <= seconds <= limit + 5:
-        yield Verdict(NAME, "silence", True, f"connections that say nothing ended after {seconds:.0f} s")
-    else:
-        after = f"after {seconds:.0f} s" if seconds >= 0 else "never"
-        yield _failed("silence", f"connections that say nothing ended {after}", f"after {limit} s")
-    grown = seen.get("grown_bytes", 0) // MIB
-    if grown <= GROWN_MIB:
-        yield Verdict(NAME, "memory", True, f"strangers cost the edge {grown} MiB")
-    else:
-        yield _failed("memory", f"strangers cost the edge {grown} MiB", f"at most {GROWN_MIB} MiB")
 
 
 def _certificate(seen: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -192,7 +136,7 @@ def _failed(id_: str, observed: str, expected: str) -> Verdict:
 
 GATE = Gate(
     name=NAME,
-    proves="the edge refuses foreign paths, hosts, keys, sizes and sieges, and no engine is on the network",
+    proves="the edge refuses foreign paths, hosts and clients without a key, and no engine is on the network",
     order=66,
     optional=False,
     condition="a deployment behind an edge",
