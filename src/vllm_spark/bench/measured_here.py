@@ -120,6 +120,6 @@ def _lines(cells: Sequence[CellRecord], run: Evidence, speed: float, first: floa
     if shown:
         figures = ", ".join(f"{value:.1f} tok/s on {text}" for text, value in shown.items())
         factors = f"speed x {speed:.2f}, first token x {first:.2f}"
-        yield f"measured here: {figures} (bench of {date}); the forecast above has its factors: {factors}"
+        yield f"measured here: {figures} (bench of {date}); the forecast has its factors: {factors}"
     if own.loading_peak:
         yield f"measured here: the peak of loading (bench of {date})"

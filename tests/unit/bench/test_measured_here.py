@@ -122,7 +122,7 @@ def test_a_plan_has_what_was_measured_with_its_day(folder: Path) -> None:
     speed = forecast.predicted(document(), ForecastRequest(512 + 128))
     assert speed
     shown = f"measured here: {0.9 * speed.slow.tokens_per_s:.1f} tok/s on chat (bench of 28 November 2026); "
-    assert f"{shown}the forecast above has its factors: speed x 0.90, first token x 1.20" in text
+    assert f"{shown}the forecast has its factors: speed x 0.90, first token x 1.20" in text
     assert "measured here" not in str(plan_of(folder, host="spark2").notes)
 
 
