@@ -78,11 +78,12 @@ test: setup-dev ## Run everything that CI runs
 	$(MAKE) molecule
 
 .PHONY: lint
-lint: setup-dev ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck and the build of the collection
+lint: setup-dev ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellcheck, the budget and the build of the collection
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
+	python -m lab.budget
 	ansible-galaxy collection build --force --output-path .cache . >/dev/null
 	yamllint --strict .
 	git ls-files -co --exclude-standard | grep -v '\.j2$$' | xargs grep -lsE '^#!/bin/(ba)?sh' | xargs shellcheck
@@ -90,7 +91,7 @@ lint: setup-dev ## Run ansible-lint, yamllint, ruff, mypy, import-linter, shellc
 
 .PHONY: unit
 unit: setup-dev ## Run the tests of pure logic, and those of the laboratory; one minute
-	pytest --numprocesses auto -m 'not slow' tests/unit tests/lab
+	python -m lab.budget unit pytest --numprocesses auto -m 'not slow' tests/unit tests/lab
 
 .PHONY: quick types touched
 quick: setup-dev ## Run ruff, mypy and the unit tests of the packages that the change touches; seconds
@@ -104,7 +105,7 @@ touched: setup-dev
 
 .PHONY: slow
 slow: setup-dev ## Run the tests that `unit` leaves out: soaks, memory, hundreds of inputs; half a minute
-	pytest --numprocesses auto -m slow tests/unit tests/lab
+	python -m lab.budget slow pytest --numprocesses auto -m slow tests/unit tests/lab
 
 .PHONY: fuzz
 fuzz: setup-dev ## Read up to 25,000 damaged recipes, inventories, lock files, records, replies and checkpoints; ten minutes
