@@ -1,4 +1,7 @@
-"""The texts of a support bundle on one host: read within bounds, masked, and packed. Writes no file."""
+"""The texts of a support bundle on one host: read within bounds of size and time, masked, and packed. Writes no file.
+
+A server that has run for a month has a log of gigabytes, and nvidia-smi may hang for ever. Standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,15 @@ import gzip
 import json
 import os
 import platform
+import select
+import signal
+import stat
+import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import (
-    Add,
-    Bound,
-    HeadBuffer,
-    HeadTailBuffer,
-    TailBuffer,
-    as_text,
-    join,
-    read_file,
-    stream_command,
-)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import (
     Secrets,
     env_names,
@@ -38,25 +35,95 @@ DEADLINE_S = 150.0
 COMMAND_TIMEOUT_S = 20.0
 
 KIB = 1024
-# Bounds of the beginning and of the end of an output.
-Bounds = tuple[Bound, Bound]
-JOURNAL: Bounds = ((3000, 512 * KIB), (5000, 1024 * KIB))
-SHORT: Bounds = ((400, 64 * KIB), (1500, 256 * KIB))
-OUTPUT: Bounds = ((2000, 256 * KIB), (2000, 256 * KIB))
-# Bytes of the beginning and of the end of a file.
-FILE = (256 * KIB, 256 * KIB)
+READ_BYTES = 64 * KIB
+# Bytes of the beginning and of the end of a text.
+Bounds = tuple[int, int]
+JOURNAL: Bounds = (512 * KIB, 1024 * KIB)
+SHORT: Bounds = (64 * KIB, 256 * KIB)
+OUTPUT: Bounds = (256 * KIB, 256 * KIB)
+# The journal's newest lines, which it finds without reading the others.
+JOURNAL_LINES = 8000
 # journalctl explains in at most so many lines why it has no lines to show.
 MESSAGE_LINES = 3
+GAP = "[vllm-spark: the lines between these two are left out]\n"
 SECRET_FILES = ("env", "session.env")
 
 
+def whole_lines(head: bytes, tail: bytes, complete: bool) -> str:
+    """Return a text from its two ends. Incomplete ends are cut at ends of lines: a secret must not be cut in two."""
+    if complete:
+        return (head + tail).decode("utf-8", "replace")
+    head, tail = head[: head.rfind(b"\n") + 1], tail.partition(b"\n")[2]
+    return f"{head.decode('utf-8', 'replace')}{GAP}{tail.decode('utf-8', 'replace')}"
+
+
+def run(argv: Sequence[str], bounds: Bounds, timeout_s: float) -> tuple[str, str]:
+    """Return both ends of a command's output, its errors included, and its fault. The command ends when the beginning
+    is read if no end is wanted."""
+    try:
+        process = subprocess.Popen(  # noqa: S603  the argv is the module's own
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
+        )
+    except OSError as error:
+        return "", f"{argv[0]}: {error.strerror}"
+    assert process.stdout is not None  # noqa: S101  stdout=PIPE
+    deadline, (first, last) = time.monotonic() + timeout_s, bounds
+    head, tail, complete, status, fault = b"", b"", True, None, f"{argv[0]} did not end within {timeout_s:.0f} s"
+    while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        data = os.read(process.stdout.fileno(), READ_BYTES)
+        if not data:
+            # The command may have closed its output and still run.
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(max(0.0, deadline - time.monotonic()))
+                fault = f"{argv[0]} ended with status {status}" if status else ""
+            break
+        room = first - len(head)
+        head, tail = head + data[:room], tail + data[room:]
+        if len(tail) > last:
+            tail, complete = tail[-last:] if last else b"", False
+            if not last:
+                fault = ""
+                break
+    process.stdout.close()
+    if status is None:
+        # With its descendants. A process that cannot be killed, for example in a hanging driver, is not awaited.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return whole_lines(head, tail, complete), fault
+
+
+def read_file(path: str | os.PathLike[str], bounds: Bounds, follow: bool = True) -> str:
+    """Return both ends of a file. Raises OSError; with follow=False also for a symbolic link, which may lead out of the
+    container that contains it."""
+    first, last = bounds
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(22, "not a regular file", path)
+        head, left_out = file.read(first), os.fstat(handle).st_size - first - last
+        if left_out > 0:
+            file.seek(-last, os.SEEK_END)
+        return whole_lines(head, file.read(last), left_out <= 0)
+
+
+def overlapped(oldest: str, newest: str) -> str:
+    """Return the text of which these are the beginning and the end. They overlap where one line with a time, which has
+    microseconds, is in both: the other lines of a message may be in many."""
+    line = next((line for line in newest.splitlines() if line[:1].isdigit()), "")
+    place = oldest.find(line) if line else -1
+    return f"{oldest}{GAP}{newest}" if place < 0 else oldest[:place] + newest[newest.find(line) :]
+
+
 class Bundle:
-    """Texts by their path in the bundle, the source of each, and notes about texts that could not be read."""
+    """Texts by their path in the bundle, and notes about texts that could not be read."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
-        self.sources: dict[str, str] = {}
-        self.left_out: dict[str, str] = {}
         self.notes: list[str] = []
         self.deployments: dict[str, dict[str, str]] = {}
         self.secrets = Secrets()
@@ -67,51 +134,35 @@ class Bundle:
         if text not in self.notes:
             self.notes.append(text)
 
-    def put(self, path: str, text: str, source: str, left_out: str = "") -> None:
+    def put(self, path: str, text: str) -> None:
         """Store a text, unless it is empty or the bundle is full."""
         if self._size + len(text) > MAX_BYTES:
-            self.note(f"{path} ({source}): left out, the bundle is {MAX_BYTES >> 20} MiB already")
+            self.note(f"{path}: left out, the bundle is {MAX_BYTES >> 20} MiB already")
         elif text.strip():
             self._size += len(text)
-            self.files[path], self.sources[path] = text, source
-            if left_out:
-                self.left_out[path] = left_out
+            self.files[path] = text
 
-    def put_json(self, path: str, document: Any, source: str) -> None:
+    def put_json(self, path: str, document: Any) -> None:
         self.secrets.add(in_document(document))
-        self.put(path, json.dumps(document, indent=2, sort_keys=True) + "\n", source)
+        self.put(path, json.dumps(document, indent=2, sort_keys=True) + "\n")
 
-    def stream(self, argv: Sequence[str], add: Add) -> bool:
-        """Run a command and note its fault. Returns True if it succeeded."""
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
-            fault = f"not run, the {DEADLINE_S:.0f} s for this host are over"
-        else:
-            fault = stream_command(argv, add, min(COMMAND_TIMEOUT_S, left_s))
+    def output(self, *argv: str, bounds: Bounds = OUTPUT) -> tuple[str, bool]:
+        """Return the output of a command, and whether it succeeded. Its fault becomes a note."""
+        text, fault = "", f"not run, the {DEADLINE_S:.0f} s for this host are over"
+        if (left_s := self._deadline - time.monotonic()) > 0:
+            text, fault = run(argv, bounds, min(COMMAND_TIMEOUT_S, left_s))
         if fault:
             self.note(f"`{' '.join(argv)}`: {fault}")
-        return not fault
+        return text, not fault
 
-    def output_lines(self, *argv: str) -> list[str]:
-        """Return the lines that a command prints; none if it fails."""
-        buffer = TailBuffer(2000, 256 * KIB)
-        return list(buffer.lines) if self.stream(argv, buffer.add) else []
-
-    def commands(self, path: str, commands: Sequence[Sequence[str]], bounds: Bounds = OUTPUT) -> None:
+    def commands(self, path: str, *commands: Sequence[str], bounds: Bounds = OUTPUT) -> None:
         """Store the outputs of commands, each below its command line."""
-        texts, left = [], []
-        for argv in commands:
-            buffer = HeadTailBuffer(*bounds)
-            self.stream(argv, buffer.add)
-            text, left_out = buffer.text()
-            texts.append(f"$ {' '.join(argv)}\n{text}")
-            left += [left_out] if left_out else []
-        self.put(path, "\n".join(texts), "; ".join(" ".join(argv) for argv in commands), "; ".join(left))
+        self.put(path, "\n".join(f"$ {' '.join(argv)}\n{self.output(*argv, bounds=bounds)[0]}" for argv in commands))
 
-    def file(self, path: str, source: str, bounds: tuple[int, int] = FILE, follow: bool = True) -> None:
+    def file(self, path: str, source: str, bounds: Bounds = OUTPUT, follow: bool = True) -> None:
         """Store a file; of a file of secrets only the names."""
         try:
-            text, left_out = read_file(source, *bounds, follow=follow)
+            text = read_file(source, bounds, follow)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -120,26 +171,24 @@ class Bundle:
         name = os.path.basename(source)
         if name in SECRET_FILES:
             self.secrets.add(env_pairs(text))
-            text, left_out = env_names(text), ""
+            text = env_names(text)
         elif name == "launch":
             self.secrets.add(in_script(text))
-        self.put(path, text, source, left_out)
+        self.put(path, text)
 
-    def journal(self, path: str, matches: Sequence[str], bounds: Bounds, title: str) -> int:
-        """Store the journal's matching lines from both ends. Returns the number of lines from the beginning."""
-        argv = ["journalctl", "--quiet", "--no-pager", "--utc", "--output", "short-iso-precise"]
-        head = HeadBuffer(*bounds[0])
-        if not self.stream([*argv, *matches], head.add) and len(head.lines) <= MESSAGE_LINES:
+    def journal(self, path: str, *matches: str, bounds: Bounds = SHORT) -> bool:
+        """Store the journal's matching lines from both ends. Returns whether there are any."""
+        argv = ("journalctl", "--quiet", "--no-pager", "--utc", "--output", "short-iso-precise")
+        text, good = self.output(*argv, "--lines", str(JOURNAL_LINES), *matches, bounds=bounds)
+        if not good and text.count("\n") <= MESSAGE_LINES:
             # The boot or the journal does not exist, or the user may not read it.
-            self.notes += [f"journalctl: {line}" for line in head.lines]
-            return 0
-        text, left_out = as_text(head.lines), ""
-        if head.full:
-            tail = TailBuffer(*bounds[1])
-            self.stream([*argv, "--lines", str(bounds[1][0]), *matches], tail.add)
-            text, left_out = join(head.lines, tail.lines)
-        self.put(path, text, f"{title}: {' '.join([*argv, *matches])}", left_out)
-        return len(head.lines)
+            self.notes += [f"journalctl: {line}" for line in text.splitlines()]
+            return False
+        if text.count("\n") >= JOURNAL_LINES or GAP in text:
+            oldest, _ = self.output(*argv, *matches, bounds=(bounds[0], 0))
+            text = overlapped(oldest.removesuffix(GAP), text.rpartition(GAP)[2])
+        self.put(path, text)
+        return bool(text)
 
     def packed(self) -> str:
         """Return everything without secrets: JSON, compressed by gzip, in base64."""
@@ -153,8 +202,6 @@ class Bundle:
                 "host": platform.node(),
                 "time": time.time(),
                 "deployments": self.deployments,
-                "sources": {path: masked(text) for path, text in self.sources.items()},
-                "left_out": self.left_out,
                 "notes": [masked(note) for note in self.notes],
                 "weak_secrets": self.secrets.weak(),
             },

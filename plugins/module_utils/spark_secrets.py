@@ -23,15 +23,12 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secret_na
 Pair = tuple[str, str]
 
 MASK = "<masked>"
-# End of a line that a reader cut; a secret may have been cut in two there.
-CUT = " [vllm-spark: the rest of this line is left out]"
 
 EVERYWHERE = 8  # characters of a value that is searched inside words, too
 WHOLE_WORDS = 4  # characters of a value that is searched as a whole word; a shorter one only beside its name
 DIGITS = 6  # the same for a number: ports, process ids and sizes have fewer
 # Beside a name these values mean that the secret is not set. Elsewhere they are ordinary words.
 PLAIN = frozenset({"none", "null", "true", "false", "empty", "auto", "yes", "no", "unset", "token", "default"})
-MAX_UNKNOWN_LENGTH = 256
 MAX_LEARNED = 200
 
 # The end of a secret's name before a possible value. The start of the name is searched backwards.
@@ -129,15 +126,13 @@ class Secrets:
         known_forms = {form for value in values for form in _forms_of(value)}
         forms = sorted(known_forms | self._learned, key=len, reverse=True)
         known = re.compile("|".join(map(_pattern, forms))) if forms else None
-        longest = max([MAX_UNKNOWN_LENGTH, *map(len, forms)])
 
         def masked(text: str) -> str:
             text = known.sub(MASK, text) if known else text
             text = _YAML_LINE.sub(_yaml_line, _without(text, _beside_names(text)))
             for pattern in FORMS:
                 text = pattern.sub(_first_group, text)
-            *cut, rest = text.split(CUT)
-            return CUT.join([*(part[: max(len(part) - longest, part.rfind("\n") + 1)] for part in cut), rest])
+            return text
 
         return masked
 

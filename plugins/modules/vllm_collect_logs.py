@@ -8,7 +8,7 @@ module: vllm_collect_logs
 short_description: Gather the logs and the state of a host, secrets masked, in one round trip
 description:
   - Finds the deployments on the host, so it needs neither an inventory nor a running server.
-  - Every log is bounded. What was left out and what could not be read is noted, and is not a failure.
+  - Every log is bounded, and a line says where others are left out. What could not be read is noted, and is no failure.
   - Secrets are masked before a text leaves the host. Changes nothing, and writes no file there.
 author: vllm-spark
 options: {}
@@ -27,12 +27,11 @@ RETURN = r"""
 collected:
   description:
     - 'JSON, compressed by gzip, in base64: C(files), a map of path to text, and C(manifest): host, time, deployments,
-      the source of each text and what was left out of it, notes, weak_secrets (names).'
+      notes, weak_secrets (names).'
   returned: always
   type: str
 """
 
-import http.client
 import json
 import os
 import platform
@@ -43,9 +42,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bounded import as_text
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bundle import JOURNAL, KIB, SHORT, Bundle
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import host, memory
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import KEPT
@@ -107,16 +104,23 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("systemctl", "list-timers", "--all", "--no-pager", "vllm*"),
         ("systemctl", "--failed", "--no-pager"),
     ),
+    # The last, because a Docker that hangs takes the time of each of its commands.
+    "host/docker.txt": (
+        ("docker", "version"),
+        ("docker", "info"),
+        ("docker", "ps", "--all", "--no-trunc"),
+        ("docker", "images", "--digests", "--no-trunc"),
+    ),
 }
 
 
 def deployment_names(bundle: Bundle) -> list[str]:
     """Return every deployment on this host, the running and failed ones first. A unit without files that does not run
     was never deployed."""
-    lines = bundle.output_lines(
+    listed, _ = bundle.output(
         "systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "vllm@*.service"
     )
-    states = {match[1]: match[2] for line in lines if (match := LISTED.match(line))}
+    states = {match[1]: match[2] for line in listed.splitlines() if (match := LISTED.match(line))}
     running = [name for name, active in states.items() if active != "inactive"]
     # The folder of the edge is no deployment, and neither is that of the jobs of a pull.
     placed = [name for name in folders(CONFIG_DIR) if name != EDGE]
@@ -142,31 +146,27 @@ def files(path: str) -> list[str]:
         return []
 
 
-def collect_deployment(bundle: Bundle, docker: DockerReader, name: str) -> dict[str, str]:
+def collect_deployment(bundle: Bundle, name: str) -> dict[str, str]:
     """Store the texts of one deployment, the most important first. Returns the state of its unit."""
     unit, target = f"vllm@{name}.service", f"deployments/{name}"
-    state = unit_state(bundle, unit, target)
+    shown, _ = bundle.output("systemctl", "show", "--no-pager", unit)
+    bundle.put(f"{target}/unit-state.txt", shown)
+    bundle.commands(f"{target}/unit.txt", ("systemctl", "cat", "--no-pager", unit))
+    state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     collect_config(bundle, name, target)
     for file in RUN_FILES:
         bundle.file(f"{target}/run/{file}", f"{RUN_DIR}/{name}/{file}")
     bundle.file(f"{target}/states.jsonl", f"{STATES_DIR}/{name}.jsonl")
     bundle.file(f"{target}/starts.json", f"{layout.STARTS_DIR}/{name}.json")
-    container = inspect(bundle, docker, name, target)
-    line_count = collect_runs(bundle, unit, state, target)
-    liveness = (f"_SYSTEMD_UNIT=vllm-liveness@{name}.service", "+", f"UNIT=vllm-liveness@{name}.service")
-    bundle.journal(f"{target}/liveness.log", liveness, SHORT, "the liveness timer's unit")
-    if container and not line_count:
+    logged = collect_runs(bundle, unit, state, target)
+    liveness = f"vllm-liveness@{name}.service"
+    bundle.journal(f"{target}/liveness.log", f"_SYSTEMD_UNIT={liveness}", "+", f"UNIT={liveness}")
+    container = inspect(bundle, name, target)
+    if container and not logged:
         bundle.note(f"{unit}: the journal has no line of this run, so the log is from docker")
-        bundle.commands(f"{target}/docker.log", [("docker", "logs", "--timestamps", "--tail", "5000", f"vllm-{name}")])
+        bundle.commands(f"{target}/docker.log", ("docker", "logs", "--timestamps", "--tail", "5000", f"vllm-{name}"))
     collect_ray(bundle, container, target)
     return {key: state.get(key, "") for key in ("ActiveState", "SubState", "Result", "NRestarts")}
-
-
-def unit_state(bundle: Bundle, unit: str, target: str) -> dict[str, str]:
-    lines = bundle.output_lines("systemctl", "show", "--no-pager", unit)
-    bundle.put(f"{target}/unit-state.txt", as_text(lines), f"systemctl show {unit}")
-    bundle.commands(f"{target}/unit.txt", [("systemctl", "cat", "--no-pager", unit)])
-    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def collect_config(bundle: Bundle, name: str, target: str) -> None:
@@ -185,32 +185,26 @@ def collect_config(bundle: Bundle, name: str, target: str) -> None:
             bundle.file(f"{target}/{path}", os.path.join(top, path))
     mounts = os.path.join(top, "mounts")
     if os.path.isdir(mounts):
-        bundle.commands(f"{target}/mounts.txt", [("ls", "-l", mounts)])
+        bundle.commands(f"{target}/mounts.txt", ("ls", "-l", mounts))
 
 
-def collect_runs(bundle: Bundle, unit: str, state: dict[str, str], target: str) -> int:
-    """Store the journal of the newest run of a unit and of the run before. Returns the line count of the newest."""
+def collect_runs(bundle: Bundle, unit: str, state: dict[str, str], target: str) -> bool:
+    """Store the journal of the newest run of a unit and of the run before. Returns whether one has a line."""
     # systemd's own messages name the runs: an index lookup, however long the journal is.
-    messages = bundle.output_lines(
+    messages, _ = bundle.output(
         *("journalctl", "--quiet", "--no-pager", "--output", "json", "--output-fields", "INVOCATION_ID"),
         *("--reverse", "--lines", "4", *(f"MESSAGE_ID={message}" for message in STARTS), f"UNIT={unit}"),
     )
     current = [state["InvocationID"]] if state.get("InvocationID") else []
-    runs = list(dict.fromkeys([*current, *(run for line in messages if (run := invocation(line)))]))[:2]
+    runs = list(dict.fromkeys([*current, *(run for line in messages.splitlines() if (run := invocation(line)))]))[:2]
     if not runs:
-        matches = (f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}")
-        return bundle.journal(f"{target}/journal.log", matches, JOURNAL, "all runs, because no run is known")
-    line_count = 0
-    targets = (
-        (f"{target}/journal.log", JOURNAL, "the newest run"),
-        (f"{target}/journal-previous.log", SHORT, "the run before"),
-    )
-    for run, (path, bounds, title) in zip(runs, targets, strict=False):
+        return bundle.journal(f"{target}/journal.log", f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}", bounds=JOURNAL)
+    logged = False
+    for run, (path, bounds) in zip(runs, (("journal.log", JOURNAL), ("journal-previous.log", SHORT)), strict=False):
         # The messages of the engine, and those of systemd about it.
         matches = (f"_SYSTEMD_INVOCATION_ID={run}", "+", f"INVOCATION_ID={run}")
-        count = bundle.journal(path, matches, bounds, title)
-        line_count = line_count or count
-    return line_count
+        logged |= bundle.journal(f"{target}/{path}", *matches, bounds=bounds)
+    return logged
 
 
 def invocation(line: str) -> str:
@@ -222,51 +216,22 @@ def invocation(line: str) -> str:
     return run if isinstance(run, str) and re.fullmatch("[0-9a-f]{32}", run) else ""
 
 
-class DockerReader:
-    """Docker's responses. After the first failure it sends no more requests, because each may take its timeout."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle, self._docker, self._down = bundle, Docker(), False
-
-    def get(self, path: str) -> Any:
-        """Return the response, or None if the object does not exist or cannot be read."""
-        if self._down:
-            return None
-        try:
-            return self._docker.get(path, missing_ok=True)
-        except (DockerError, OSError, http.client.HTTPException, ValueError) as error:
-            self._down = True
-            self._bundle.note(f"docker: {error or type(error).__name__}")
-            return None
-
-
-def inspect(bundle: Bundle, docker: DockerReader, name: str, target: str) -> dict[str, Any] | None:
-    """Store the container and its image as `docker inspect` shows them. Returns the container, or None."""
-    container: dict[str, Any] | None = docker.get(f"/containers/vllm-{name}/json")
-    if container:
-        bundle.put_json(f"{target}/container.json", container, f"docker inspect vllm-{name}")
-    else:
-        bundle.note(f"{name}: there is no container vllm-{name}; Docker removes it when it ends")
-    image = container["Image"] if container else image_of(bundle.files.get(f"{target}/gates.json", ""))
-    details = docker.get(f"/images/{image}/json") if image else None
-    if details:
-        bundle.put_json(f"{target}/image.json", details, f"docker image inspect {image}")
-    return container
-
-
-def image_of(gates: str) -> str:
-    """Return the image in the text of gates.json, as Docker names it; empty if there is none."""
+def inspect(bundle: Bundle, name: str, target: str) -> dict[str, Any]:
+    """Store the container as `docker inspect` shows it, and return it; empty without one."""
+    text, _ = bundle.output("docker", "inspect", "--type", "container", f"vllm-{name}")
     try:
-        image = json.loads(gates)["image"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return image if isinstance(image, str) else ""
+        (container,) = json.loads(text)
+    except ValueError:
+        bundle.note(f"{name}: docker shows no container vllm-{name}; Docker removes it when it ends")
+        return {}
+    bundle.put_json(f"{target}/container.json", container)
+    return dict(container)
 
 
-def collect_ray(bundle: Bundle, container: dict[str, Any] | None, target: str) -> None:
+def collect_ray(bundle: Bundle, container: dict[str, Any], target: str) -> None:
     """Store Ray's own logs, which are in the container and disappear with it. They are read through the container's
     first process, which starts nothing there and sends no request."""
-    pid = container and container["State"].get("Pid")
+    pid = container.get("State", {}).get("Pid")
     if not pid:
         return
     top = os.path.join(PROC, str(pid), "root", "tmp", "ray")
@@ -290,21 +255,19 @@ def collect_ray(bundle: Bundle, container: dict[str, Any] | None, target: str) -
         bundle.note(f"{target}: {len(newest) - MAX_RAY_FILES} of Ray's logs are left out, the oldest")
 
 
-def collect_host(bundle: Bundle, docker: DockerReader) -> None:
+def collect_host(bundle: Bundle) -> None:
     """Store the texts that are not of one deployment."""
-    if not bundle.journal("host/kernel.log", ("--dmesg", "--boot", "0"), SHORT, "the kernel, this boot"):
-        bundle.commands("host/kernel.log", [("dmesg", "--time-format", "iso")], SHORT)
-    bundle.journal("host/kernel-previous.log", ("--dmesg", "--boot", "-1"), SHORT, "the kernel, the boot before")
-    for path, commands in COMMANDS.items():
-        bundle.commands(path, commands)
-    bundle.journal("host/docker.log", ("--boot", "0", "_SYSTEMD_UNIT=docker.service"), SHORT, "the Docker engine")
+    if not bundle.journal("host/kernel.log", "--dmesg", "--boot", "0"):
+        bundle.commands("host/kernel.log", ("dmesg", "--time-format", "iso"), bounds=SHORT)
+    bundle.journal("host/kernel-previous.log", "--dmesg", "--boot", "-1")
+    bundle.journal("host/docker.log", "--boot", "0", "_SYSTEMD_UNIT=docker.service")
     # Not a log for the doctor: a switch of last week that failed is no fault of today.
-    bundle.journal("host/switch.txt", ("SYSLOG_IDENTIFIER=vllm-switch",), SHORT, "the switches")
-    bundle.journal("host/notify.txt", ("SYSLOG_IDENTIFIER=vllm-notify",), SHORT, "what the owner could not be told")
-    bundle.put_json("host/facts.json", facts(bundle), "as spark_facts reads them")
-    responses = {path: docker.get(path) for path in ("/version", "/info", "/containers/json?all=1", "/images/json")}
-    if any(responses.values()):
-        bundle.put_json("host/docker.json", responses, "the Docker engine's API")
+    bundle.journal("host/switch.txt", "SYSLOG_IDENTIFIER=vllm-switch")
+    # What the owner could not be told.
+    bundle.journal("host/notify.txt", "SYSLOG_IDENTIFIER=vllm-notify")
+    bundle.put_json("host/facts.json", facts(bundle))
+    for path, commands in COMMANDS.items():
+        bundle.commands(path, *commands)
 
 
 def collect_edge(bundle: Bundle) -> None:
@@ -314,9 +277,9 @@ def collect_edge(bundle: Bundle) -> None:
         return
     for name in ("haproxy.cfg", "route.cfg"):
         bundle.file(f"edge/{name}", os.path.join(CONFIG_DIR, EDGE, name))
-    bundle.commands("edge/unit-state.txt", [("systemctl", "show", "--no-pager", *EDGE_UNITS)])
+    bundle.commands("edge/unit-state.txt", ("systemctl", "show", "--no-pager", *EDGE_UNITS))
     matches = [word for unit in EDGE_UNITS for word in (f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}", "+")][:-1]
-    bundle.journal("edge/journal.txt", matches, SHORT, "the edge's units")
+    bundle.journal("edge/journal.txt", *matches)
 
 
 def facts(bundle: Bundle) -> dict[str, Any]:
@@ -338,10 +301,9 @@ def facts(bundle: Bundle) -> dict[str, Any]:
 def main() -> None:
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     bundle = Bundle()
-    docker = DockerReader(bundle)
-    bundle.deployments = {name: collect_deployment(bundle, docker, name) for name in deployment_names(bundle)}
+    bundle.deployments = {name: collect_deployment(bundle, name) for name in deployment_names(bundle)}
     collect_edge(bundle)
-    collect_host(bundle, docker)
+    collect_host(bundle)
     module.exit_json(changed=False, collected=bundle.packed())
 
 

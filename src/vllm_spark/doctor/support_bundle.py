@@ -59,13 +59,11 @@ class UnitState(TypedDict):
 
 
 class Manifest(TypedDict):
-    """The module's manifest of a collection. `sources` and `left_out` are by the path of a text, `time` is the host's
-    clock at the end of its work, `weak_secrets` are names."""
+    """The module's manifest of a collection. `time` is the host's clock at the end of its work, `weak_secrets` are
+    names."""
 
     time: float
     deployments: Mapping[str, UnitState]
-    sources: Mapping[str, str]
-    left_out: Mapping[str, str]
     weak_secrets: list[str]
     notes: list[str]
 
@@ -239,8 +237,6 @@ def notes(collected: Collected, run: CollectRun) -> Iterator[str]:
         yield f"the clock of the host is {max(late, early):.0f} s {side} this machine's"
     for name in manifest["weak_secrets"]:
         yield f"{name} is too short or too plain to be searched in texts: it is masked only beside its name"
-    for path, left_out in manifest["left_out"].items():
-        yield f"{path}: left out: {left_out}"
     yield from manifest["notes"]
 
 
@@ -314,7 +310,7 @@ def _front_page(collected: Collected, examination: Examination, run: CollectRun)
     if remarks:
         yield from ("", "Missing parts and remarks:", *(f" - {note}" for note in remarks))
     yield ""
-    yield f"Secrets are masked. The source of each file: {MANIFEST}. Only logs end in {LOG_SUFFIX}; times in UTC."
+    yield f"Secrets are masked. {MANIFEST} has versions and times. Only logs end in {LOG_SUFFIX}; times in UTC."
 
 
 def _add(archive: tarfile.TarFile, name: str, text: str, moment: float) -> None:

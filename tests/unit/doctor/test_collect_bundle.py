@@ -37,7 +37,7 @@ RUN = CollectRun("spark1", "0.1.0 (abc)", requested_at=1000.0, answered_at=1010.
 
 
 def collected(files: dict[str, str] | None = None, **changes: Any) -> Collected:
-    manifest = {"time": 1009.0, "deployments": {"gemma": UNIT}, "sources": {}, "left_out": {}, "notes": []}
+    manifest = {"time": 1009.0, "deployments": {"gemma": UNIT}, "notes": []}
     return Collected(FILES if files is None else files, {"weak_secrets": [], **manifest, **changes})
 
 
@@ -50,7 +50,7 @@ def packed(document: Any) -> str:
 
 
 def test_the_bundle(tmp_path: Path) -> None:
-    path = written(tmp_path, collected(notes=["no dmesg"], left_out={"host/kernel.log": "9 lines"}))
+    path = written(tmp_path, collected(notes=["no dmesg"]))
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(1010))
     assert path == tmp_path / f"collect-spark1-{stamp}.tar.gz"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -78,7 +78,7 @@ def test_the_bundle(tmp_path: Path) -> None:
         "Before that",
         "port",
     ]
-    places = [front.index(part) for part in (*parts, "host/kernel.log: left out: 9 lines", "no dmesg")]
+    places = [front.index(part) for part in (*parts, "no dmesg")]
     assert places == sorted(places)
     findings = json.loads(texts["findings.json"])
     assert [finding["signature"] for finding in findings["findings"]] == ["out-of-memory-killed"]

@@ -67,7 +67,7 @@ WORDS = {
 
 
 def examined(files: dict[str, str], unit: dict[str, str] = UNIT) -> Examination:
-    manifest: dict[str, Any] = {"time": 1.0, "deployments": {"pair-ray": unit}, "sources": {}, "left_out": {}}
+    manifest: dict[str, Any] = {"time": 1.0, "deployments": {"pair-ray": unit}}
     return support_bundle.examine(Collected(files, {**manifest, "weak_secrets": [], "notes": []}))  # type: ignore[typeddict-item]
 
 
@@ -147,7 +147,7 @@ STATE = f"{FOLDER}/run/state.json"
 
 def collection(state: object) -> Collected:
     files = {f"{FOLDER}/journal.log": START + GAVE_UP + ENDS, STATE: json.dumps(state)}
-    manifest: dict[str, Any] = {"time": 1.0, "deployments": {"pair-ray": FAILED}, "sources": {}, "left_out": {}}
+    manifest: dict[str, Any] = {"time": 1.0, "deployments": {"pair-ray": FAILED}}
     return Collected(files, {**manifest, "weak_secrets": [], "notes": []})  # type: ignore[typeddict-item]
 
 
