@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import heapq
 import os
 import select
 import shlex
@@ -12,10 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
 from vllm_spark.cli import arguments, inventory_values, playbook
@@ -37,8 +35,6 @@ AWAY, FAULTY = 4, 1
 NO_CONNECTION = 255
 
 JOURNALCTL = ("journalctl", "--quiet", "--no-pager", "--utc", "--output", "short-iso-precise")
-# `--utc --output short-iso-precise` puts it before each line. It sorts as text.
-STAMP = len("2026-01-31T12:00:00.123456+0000")
 # Only these groups read the journal of a unit; others get an empty one. `sudo` has its words in front of "$@".
 SCRIPT = """\
 n=$1; shift
@@ -71,32 +67,34 @@ TEMPLATES: dict[str, Any] = {
     **{name: _setting(name, f"ansible_{name}") for name in SSH_ARGUMENTS},
 }
 
-# A line: its time, its Spark, its text.
-Row = tuple[str, str, str]
+# Seconds between two looks at whether somebody still reads the output. Without a new line, a write would not tell.
+LOOK_S = 0.2
+LF = "\n"
 
 
 @dataclass(slots=True)
 class Source:
-    """The log of one Spark, while a process reads it. `stamp` is the time of the last line."""
+    """The log of one Spark, while a process reads it. `prefix` is in front of each line, `line` is the last one."""
 
     login: Login
     unit: str
     process: subprocess.Popen[str]
     masked: Callable[[str], str]
-    stamp: str = ""
+    prefix: str = ""
+    line: str = ""
     status: int = 0
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the lines, secrets masked. A line without a time has that of the line before."""
+    def pass_on(self) -> None:
+        """Print the lines, secrets masked."""
         for line in self.process.stdout or ():
-            self.stamp = line[:STAMP] if line[:1].isdigit() else self.stamp
-            yield self.stamp, self.login.host, text.printable(self.masked(line.rstrip("\n")))
+            self.line = line
+            print(f"{self.prefix}{text.printable(self.masked(line.rstrip(LF)))}", flush=True)
 
     def end(self) -> None:
         """Wait for the process, and say why it could not read the log, or that there is none."""
         said = (self.process.stderr.read() if self.process.stderr else "").strip()
         status = self.process.wait()
-        if not status and not self.stamp:
+        if not status and not self.line:
             print(f"{self.login.host}: its journal has no line of {self.unit}", file=sys.stderr)
         if not status:
             return
@@ -132,8 +130,9 @@ def _lines(typed: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the log: that of several Sparks by time, or as it comes. Returns 4 if a Spark could not be reached, else 1
-    if a log could not be read. Raises RefusedError."""
+    """Print the log: that of one Spark after the other, or as it comes.
+
+    Returns 4 if a Spark could not be reached, else 1 if a log could not be read. Raises RefusedError."""
     values = inventory_values.of_sparks("logs", TEMPLATES, [*args.options, *args.rest])
     placed = _placed(args.deployment, next(iter(values.values()), {"deployments": []})["deployments"])
     hosts = [host for host in placed.hosts if host in values]
@@ -148,13 +147,17 @@ def run(args: argparse.Namespace) -> int:
     command += [*(["--since", args.since] if args.since else []), *(["--follow"] if args.follow else [])]
     # A process that reads goes on for a while after a reader that is just gone.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    width = max(map(len, hosts)) + 2 if hosts[1:] else 0
     sources: list[Source] = []
     try:
         for host in hosts:
             sources.append(_start(host, values[host], placed.unit, command, password))
-        width = max(map(len, hosts)) if hosts[1:] else 0
-        for _, host, line in (_as_they_come if args.follow else _by_time)(sources):
-            print(f"{host:{width}}  {line}" if width else line, flush=args.follow)
+            sources[-1].prefix = f"{host if width else '':{width}}"
+        if args.follow:
+            _follow(sources)
+        for source in sources:
+            source.pass_on()
+            source.end()
     finally:
         for source in sources:
             # sudo on this machine is root's. It ends with its output.
@@ -218,39 +221,18 @@ def _masker(secrets: Mapping[str, Any]) -> Callable[[str], str]:
     return known.masker()
 
 
-def _by_time(sources: Sequence[Source]) -> Iterator[Row]:
-    """Yield the lines of all Sparks in the order of their times."""
-    yield from heapq.merge(*(source.rows() for source in sources))
-    for source in sources:
-        source.end()
-
-
-def _as_they_come(sources: Sequence[Source]) -> Iterator[Row]:
-    """Yield the lines of all Sparks in the order in which they arrive. Raises BrokenPipeError if nobody reads them."""
-    arrived: SimpleQueue[Row | Source | BrokenPipeError] = SimpleQueue()
+def _follow(sources: Sequence[Source]) -> None:
+    """Print the lines of all Sparks as they arrive. Raises BrokenPipeError if nobody reads them."""
 
     def read(source: Source) -> None:
-        for row in source.rows():
-            arrived.put(row)
-        arrived.put(source)
+        with suppress(BrokenPipeError):  # the poll below sees it, too
+            source.pass_on()
 
-    def watch() -> None:
-        # Without a new line, a write would not tell.
-        output = select.poll()
-        output.register(sys.stdout, 0)
-        output.poll()
-        arrived.put(BrokenPipeError())
-
-    threading.Thread(target=watch, daemon=True).start()
-    for source in sources:
-        threading.Thread(target=read, args=[source], daemon=True).start()
-    reading = len(sources)
-    while reading:
-        match arrived.get():
-            case BrokenPipeError() as gone:
-                raise gone
-            case Source() as ended:
-                ended.end()
-                reading -= 1
-            case row:
-                yield row
+    threads = [threading.Thread(target=read, args=[source], daemon=True) for source in sources]
+    for thread in threads:
+        thread.start()
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    while any(thread.is_alive() for thread in threads):
+        if output.poll(LOOK_S * 1000):
+            raise BrokenPipeError

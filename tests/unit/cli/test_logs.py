@@ -60,13 +60,13 @@ def test_an_end_has_a_status_and_a_reason(
     with process.stdin:
         process.stdin.write(said)
     source = logs.Source(LOGIN, "vllm@mine.service", process, str)
-    assert list(source.rows()) == []
+    source.pass_on()
     source.end()
     assert source.status == status
     assert told in capsys.readouterr().err
 
 
-def test_a_line_is_masked_and_cannot_command_the_terminal() -> None:
+def test_a_line_is_masked_and_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen(["printf", "2026 a\\033[2J\\n  b\\n"], stdout=subprocess.PIPE, text=True)
-    source = logs.Source(LOGIN, "", process, lambda line: line.replace("b", "<masked>"))
-    assert [row[1:] for row in source.rows()] == [("spark1", "2026 a\\x1b[2J"), ("spark1", "  <masked>")]
+    logs.Source(LOGIN, "", process, lambda line: line.replace("b", "<masked>"), "spark1  ").pass_on()
+    assert capsys.readouterr().out.splitlines() == ["spark1  2026 a\\x1b[2J", "spark1    <masked>"]
