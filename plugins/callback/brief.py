@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -47,6 +48,16 @@ extends_documentation_fragment:
 DEBUG = ("ansible.builtin.debug", "debug")
 
 
+def _verbose(name: str) -> Callable[..., None]:
+    """Return a method of the default callback that prints with -v alone."""
+
+    def method(self: CallbackModule, *args: Any) -> None:
+        if not self.brief:
+            getattr(super(CallbackModule, self), name)(*args)
+
+    return method
+
+
 class CallbackModule(Default):
     """The stdout callback of the verbs."""
 
@@ -75,6 +86,16 @@ class CallbackModule(Default):
     @property
     def brief(self) -> bool:
         return int(self._display.verbosity) == 0
+
+    _print_task_banner = _verbose("_print_task_banner")
+    v2_playbook_on_include = _verbose("v2_playbook_on_include")
+    v2_playbook_on_no_hosts_remaining = _verbose("v2_playbook_on_no_hosts_remaining")
+    v2_runner_item_on_skipped = _verbose("v2_runner_item_on_skipped")
+    v2_runner_on_async_failed = _verbose("v2_runner_on_async_failed")
+    v2_runner_on_async_ok = _verbose("v2_runner_on_async_ok")
+    v2_runner_on_async_poll = _verbose("v2_runner_on_async_poll")
+    v2_runner_on_skipped = _verbose("v2_runner_on_skipped")
+    v2_runner_retry = _verbose("v2_runner_retry")
 
     # The start of a run, of plays and of tasks.
 
@@ -132,10 +153,6 @@ class CallbackModule(Default):
             self._print_task_banner(task)
         super().v2_runner_on_start(host, task)
 
-    def _print_task_banner(self, task: Any) -> None:
-        if not self.brief:
-            super()._print_task_banner(task)
-
     # Results.
 
     def v2_runner_on_ok(self, result: Any) -> None:
@@ -161,14 +178,6 @@ class CallbackModule(Default):
             return
         self._handle_warnings(result.result)
         self._print_message(result)
-
-    def v2_runner_on_skipped(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_on_skipped(result)
-
-    def v2_runner_item_on_skipped(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         self._acted = True
@@ -198,36 +207,12 @@ class CallbackModule(Default):
         elif not result.task.ignore_unreachable:
             self._report(result)
 
-    def v2_runner_retry(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_retry(result)
-
-    def v2_runner_on_async_poll(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_on_async_poll(result)
-
-    def v2_runner_on_async_ok(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_on_async_ok(result)
-
-    def v2_runner_on_async_failed(self, result: Any) -> None:
-        if not self.brief:
-            super().v2_runner_on_async_failed(result)
-
-    def v2_playbook_on_include(self, included_file: Any) -> None:
-        if not self.brief:
-            super().v2_playbook_on_include(included_file)
-
     def v2_on_file_diff(self, result: Any) -> None:
         if self.brief and result.result.get("changed"):
             self._display.display(f"{result.host.get_name()}  changes:")
         super().v2_on_file_diff(result)
 
     # The end.
-
-    def v2_playbook_on_no_hosts_remaining(self) -> None:
-        if not self.brief:
-            super().v2_playbook_on_no_hosts_remaining()
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         for host in tuple(self._rescued):
