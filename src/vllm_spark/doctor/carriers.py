@@ -1,4 +1,4 @@
-"""Carriers: what journald, Docker, Kubernetes, syslog, JSON loggers, Ansible, HTML and mail put around a line.
+"""Carriers: what journald, Docker, syslog, JSON loggers and Ansible put around a line.
 
 Known forms are removed by pattern. Any other form is learnt from a log: the text before the engine's own prefix that
 most lines share, digits aside.
@@ -6,7 +6,6 @@ most lines share, digits aside.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections import Counter
@@ -26,15 +25,13 @@ _OWN = (
 _KNOWN = re.compile(
     rf"""(?:
       [A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d(?:\.\d+)?[ ]\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?  # syslog, journalctl
-    | {_DATE}T{_TIME}{_ZONE}[ ](?:(?:stdout|stderr)[ ][FP][ ]|\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?  # ISO dates, CRI
+    | {_DATE}T{_TIME}{_ZONE}[ ](?:\S+[ ][^\s:\[]+(?:\[\d+\])?:[ ]?)?                              # ISO dates
     | {_DATE}[ ]{_TIME}[ ]\S+[ ][^\s:\[]+\[\d+\]:[ ]?                                              # syslog with a year
     | \[{_DATE}[ T]{_TIME}{_ZONE}?\][ ]
     | (?:\[{_TIME}\]|{_TIME}|{_DATE}[ ]{_TIME})[ ](?={_OWN})
     | (?:<\d+>)?\[[ ]*\d+\.\d{{6}}\][ ]                                                            # dmesg
     | \[[A-Z][a-z]{{2}}[ ][A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d[ ]\d{{4}}\][ ]                    # dmesg -T
-    | \[pod/[^\]\s]+\][ ]                                                                          # kubectl --prefix
     | [\w.…-]{{1,60}}[ ]+\|[ ]                                                                     # compose, a viewer
-    | (?:>[ ]?)+(?=\S|[ ]{{2}})                                                                    # a quoted mail
     )""",
     re.VERBOSE,
 )
@@ -50,16 +47,11 @@ _MESSAGES = ("log", "MESSAGE", "message", "msg", "text", "event")
 _BYTES = range(256)
 _LEVEL_KEYS = ("level", "levelname", "severity")
 
-
-# A result of Ansible on one line, and a line of its lists of lines.
+# A result of Ansible on one line.
 _ANSIBLE = re.compile(
     r"^[^\n{]{0,200}?(?:fatal|failed|ok|changed): \[[^\]\n]+\][^\n{]{0,200}? => (?P<result>\{.*\})\s*$", re.M
 )
 _OUTPUTS = ("msg", "module_stdout", "module_stderr", "stdout", "stderr", "exception")
-_LISTED = re.compile(r'^[ ]+(?P<text>"(?:[^"\\\n]|\\.)*"),?$', re.M)
-_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,5});")
-_TAG = re.compile(r"</?(?:html|head|body|pre|code|samp|span|div|p|td|tr|table|tbody|li|ul|font)(?:\s[^<>]*)?>", re.I)
-_BREAK = re.compile(r"<br\s*/?>", re.I)
 
 
 def begins(line: str) -> bool:
@@ -68,15 +60,9 @@ def begins(line: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Return a block of a page, or of an Ansible run, as the lines that it shows."""
-    if "<" in text and (_BREAK.search(text) or _TAG.search(text)):
-        text = _BREAK.sub("\n", _TAG.sub("", text))
-    if "&" in text and _ENTITY.search(text):
-        text = html.unescape(text).replace("\xa0", " ")
+    """Return a block of an Ansible run as the lines that it shows."""
     if " => {" in text:
         text = _ANSIBLE.sub(lambda match: "\n".join(_outputs(_loaded(match["result"]))) or match[0], text)
-    if '_lines":' in text:
-        text = _LISTED.sub(lambda match: str(_loaded(match["text"]) or match[0]), text)
     return text
 
 

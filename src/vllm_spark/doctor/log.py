@@ -60,17 +60,17 @@ class Log:
     _engine: issues.Engine = field(default_factory=issues.Engine)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
     _carrier: re.Pattern[str] | None = None
-    _wrap: wraps.Wrap | None = None
+    _width: int = 0  # at which lines are cut
     _lessons: int = _LESSONS
 
     def read(self, text: str) -> None:
         """Read the next block of whole lines."""
         text = carriers.plain(text)
         whole = "\n".join([*self._overlap, text])
-        if self._wrap is None and self.lines < _WRAP_LINES:
-            self._wrap = wraps.learn(whole.split("\n"))
-        if self._wrap:
-            whole = "\n".join(wraps.joined(whole.split("\n"), self._wrap))
+        if self._width or self.lines < _WRAP_LINES:
+            cut = whole.replace("\r\n", "\n").split("\n")
+            self._width = self._width or wraps.width(cut)
+            whole = "\n".join(wraps.joined(cut, self._width)) if self._width else whole
         self._stalls.read(text, self.lines + 1)
         kinds = matching.kinds(whole)
         expected = [sign for sign, texts in matching.literals() if any(text_ in kinds for text_ in texts)]
