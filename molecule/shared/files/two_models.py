@@ -45,8 +45,9 @@ def main() -> int:
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     result: dict = {"long": ""}
+    long = threading.Thread(target=long_request, args=(args.url, args.long, result))
     if args.long:
-        threading.Thread(target=long_request, args=(args.url, args.long, result)).start()
+        long.start()
     running = subprocess.Popen(  # noqa: S603  the command comes from the test
         args.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -70,6 +71,8 @@ def main() -> int:
                 gap, last, by = max(gap, time.monotonic() - last), time.monotonic(), model
         time.sleep(EVERY_S)
     reader.join()
+    if args.long:
+        long.join()
     gap = max(gap, time.monotonic() - last)
     seen = {
         "rc": running.returncode,
