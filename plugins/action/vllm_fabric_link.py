@@ -1,11 +1,11 @@
-"""Plan the RoCE link between two Sparks, and judge it after the change. vllm_spark.network.netplan decides."""
+"""Plan the RoCE link between two Sparks, and judge it after the change. vllm_spark.inventory.netplan decides."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.network import netplan
+from vllm_spark.inventory import netplan
 from vllm_spark_ansible.action import SparkAction
 
 

@@ -1,11 +1,11 @@
-"""Measure the fabric of a pair on both hosts at the same time. vllm_spark.network.link_rate judges."""
+"""Measure the fabric of a pair on both hosts at the same time. vllm_spark.inventory.link_rate judges."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.network import link_rate
+from vllm_spark.inventory import link_rate
 from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
 

@@ -38,7 +38,7 @@ GID_TYPES = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}  # the kernel's names for the 
 
 
 def fabric(root: str = "/") -> FabricFacts:
-    """Return the facts that network/fabric.py needs. `root` is the folder of a recorded host, in which the
+    """Return the facts that inventory/fabric.py needs. `root` is the folder of a recorded host, in which the
     output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt` and
     `show_gids.txt`."""
     host = Host(root)

@@ -48,7 +48,7 @@ def ip_json(*arguments: str) -> list[dict[str, Any]]:
 
 
 def read_netplan(trial: Collection[str] = ()) -> dict[str, Any]:
-    """Return the facts that src/vllm_spark/network/netplan.py needs beside those of the netdevs. `trial` are the names
+    """Return the facts that inventory/netplan.py needs beside those of the netdevs. `trial` are the names
     of files in /run/netplan that a restart of the host removes, and that do not count."""
     present = {name: hardware(name) for name in os.listdir("/sys/class/net")}
     reached, files = set(), []

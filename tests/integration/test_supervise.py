@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from vllm_spark.core import ports
-from vllm_spark.network.rank_group import Member, RankGroup, supervisor_argv
+from vllm_spark.inventory.rank_group import Member, RankGroup, supervisor_argv
 from vllm_spark.node import deployment_state, starts
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.starts import Count

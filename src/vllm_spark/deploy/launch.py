@@ -16,8 +16,8 @@ from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, HUB_IN_CONTAINE
 from vllm_spark.core.templates import templates, unchanged
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import closed_engine
+from vllm_spark.inventory import rank_group
 from vllm_spark.inventory.spec import Spec, mount_source
-from vllm_spark.network import rank_group
 from vllm_spark.node import host_layout, launch_difference
 from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME

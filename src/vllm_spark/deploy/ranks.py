@@ -9,10 +9,10 @@ from dataclasses import replace
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import files, launch
+from vllm_spark.inventory import fabric
+from vllm_spark.inventory.fabric import FabricChoice
+from vllm_spark.inventory.rank_group import Member, RankGroup
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.network import fabric
-from vllm_spark.network.fabric import FabricChoice
-from vllm_spark.network.rank_group import Member, RankGroup
 
 IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 

@@ -19,7 +19,7 @@ from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.edge_backends import Membership, OtherEdge
 from vllm_spark.inventory.host_edge import Edge
-from vllm_spark.network.rank_group import RankGroup
+from vllm_spark.inventory.rank_group import RankGroup
 from vllm_spark.node.host_layout import CACHE_DIR, CONFIG_DIR, HUB_DIR, api_socket
 from vllm_spark.recipe import (
     derived_image,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
-from vllm_spark.network import rank_group
+from vllm_spark.inventory import rank_group
 from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.recipe.host_memory import Taken

@@ -11,8 +11,8 @@ from vllm_spark.core import units
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy.images import ImageSteps
+from vllm_spark.inventory import fabric
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.network import fabric
 from vllm_spark.node.pull.hub_cache import HubRequest, ModelState
 from vllm_spark.node.pull.image_pull import ImageRequest
 from vllm_spark.node.pull.model_files import ModelRef, Source, is_taken, source_of

@@ -11,7 +11,7 @@ from vllm_spark.cli.init import discovery, proposal, sparks
 from vllm_spark.cli.init.conversation import Conversation
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.network import link_config
+from vllm_spark.inventory import link_config
 from vllm_spark.node import mdns
 from vllm_spark.node.mdns import Answer
 from vllm_spark.recipe import loader

@@ -14,8 +14,8 @@ import pytest
 
 from vllm_spark.core.paths import RECIPES
 from vllm_spark.deploy import launch
+from vllm_spark.inventory.rank_group import Member, RankGroup
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.network.rank_group import Member, RankGroup
 
 # Installed beside the interpreter by the lock of requirements, so the environment need not be active.
 SHELLCHECK = str(Path(sys.executable).parent / "shellcheck")

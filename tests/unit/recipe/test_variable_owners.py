@@ -19,8 +19,8 @@ from vllm_spark.cli import main
 from vllm_spark.core import documents, paths, schema
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, ranks
+from vllm_spark.inventory import fabric
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.network import fabric
 from vllm_spark.recipe import variable_owners
 from vllm_spark.recipe.variable_owners import Entry
 

@@ -15,8 +15,8 @@ from vllm_spark.core import table as text_table
 from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB
-from vllm_spark.network import link_config
-from vllm_spark.network.links import HostFabric
+from vllm_spark.inventory import link_config
+from vllm_spark.inventory.links import HostFabric
 from vllm_spark.recipe import loader, proposed
 from vllm_spark.sizing import uses
 from vllm_spark.sizing.forecast import Forecast

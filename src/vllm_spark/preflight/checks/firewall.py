@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_spark.network.links import HostFabric
+from vllm_spark.inventory.links import HostFabric
 from vllm_spark.preflight.context import HostContext
 from vllm_spark.preflight.registry import Observation, check
 

@@ -11,8 +11,8 @@ from typing import Any, NotRequired, TypedDict
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import FabricFacts
-from vllm_spark.network import links
-from vllm_spark.network.links import HostFabric
+from vllm_spark.inventory import links
+from vllm_spark.inventory.links import HostFabric
 
 FABRIC_SLOW = register("fabric-slow", runbook="fabric-slow")
 FABRIC_TCP = register("fabric-tcp", runbook="firewall")

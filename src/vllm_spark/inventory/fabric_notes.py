@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.refusal import Fix, Refusal, register
-from vllm_spark.network.links import FabricLink, HostFabric, Rail
+from vllm_spark.inventory.links import FabricLink, HostFabric, Rail
 
 FABRIC_LANE_WIDTH = register("fabric-lane-width", runbook="fabric-lane-width")
 FABRIC_HALF_BANDWIDTH = register("fabric-half-bandwidth", runbook="fabric-half-bandwidth")

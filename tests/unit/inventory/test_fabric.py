@@ -16,9 +16,9 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_fa
 from fakes.recorded_hosts import CASES, HOSTS, load, record, recorded
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.network import fabric
-from vllm_spark.network.fabric import FabricChoice
-from vllm_spark.network.links import HostFabric
+from vllm_spark.inventory import fabric
+from vllm_spark.inventory.fabric import FabricChoice
+from vllm_spark.inventory.links import HostFabric
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from vllm_spark.core import engine_version as core_engine_version
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import FabricFacts
-from vllm_spark.network import fabric_notes, fabric_refusals
-from vllm_spark.network.links import HostFabric, Rail, rails
+from vllm_spark.inventory import fabric_notes, fabric_refusals
+from vllm_spark.inventory.links import HostFabric, Rail, rails
 
 FABRIC_NAMES_DIFFER = register("fabric-names-differ", runbook="fabric-names-differ")
 

@@ -9,7 +9,7 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.network.links import HostFabric
+from vllm_spark.inventory.links import HostFabric
 
 FABRIC_PLAN = register("fabric-plan", runbook="fabric-plan")
 

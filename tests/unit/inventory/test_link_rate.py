@@ -12,7 +12,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_li
 from fakes.fake_ansible import FakeRun
 from fakes.recorded_hosts import HOSTS, record, recorded
 from loopback import held_port
-from vllm_spark.network import link_rate
+from vllm_spark.inventory import link_rate
 from vllm_spark.sizing import reference_spark
 from vllm_spark.transfer import jobs
 

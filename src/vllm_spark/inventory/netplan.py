@@ -12,8 +12,8 @@ from typing import TypedDict
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import FabricFacts, NetdevFacts, NetplanFacts
-from vllm_spark.network import link_config, netplan_refusals
-from vllm_spark.network.link_config import LinkConfig, LinkEnds, plan_refusal
+from vllm_spark.inventory import link_config, netplan_refusals
+from vllm_spark.inventory.link_config import LinkConfig, LinkEnds, plan_refusal
 
 FABRIC_WAY_LOST = register("fabric-way-lost", runbook="fabric-way-lost")
 FABRIC_PING_SIZE = register("fabric-ping-size", runbook="fabric-mtu")

@@ -16,7 +16,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_lock impo
 
 from project_files import load_module
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.network import netplan
+from vllm_spark.inventory import netplan
 
 SPARKS = ("spark1", "spark2", "spark3")
 ONE, TWO = "enp1s0f1np1", "enP2p1s0f1np1"

@@ -7,8 +7,8 @@ from ipaddress import IPv4Interface
 
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import FabricFacts, NetplanFacts, NetplanFileFacts
-from vllm_spark.network.fabric_refusals import CABLE, FABRIC_NO_CABLE, NO_CABLE, PLUG_IN
-from vllm_spark.network.link_config import LinkConfig, plan_refusal
+from vllm_spark.inventory.fabric_refusals import CABLE, FABRIC_NO_CABLE, NO_CABLE, PLUG_IN
+from vllm_spark.inventory.link_config import LinkConfig, plan_refusal
 
 FABRIC_NETPLAN_MISSING = register("fabric-netplan-missing", runbook="fabric-netplan")
 FABRIC_NETDEV = register("fabric-netdev", runbook="fabric-netdev")

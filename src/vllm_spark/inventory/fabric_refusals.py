@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
 from vllm_spark.core.refusal import Fix, Refusal, register
-from vllm_spark.network.links import FabricLink, Hca, HostFabric, Rail, hca_count
+from vllm_spark.inventory.links import FabricLink, Hca, HostFabric, Rail, hca_count
 
 FABRIC_NO_CABLE = register("fabric-no-cable", runbook="fabric-no-cable")
 FABRIC_IB_CORE = register("fabric-ib-core", runbook="fabric-no-devices")
