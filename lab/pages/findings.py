@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable
 
 from lab.pages.markdown import table
+from vllm_spark.deploy import checks
+from vllm_spark.deploy.check_registry import Check
 from vllm_spark.doctor.families import Family, families
 from vllm_spark.doctor.signatures import SEVERITIES, Signature, harmless, signatures
-from vllm_spark.preflight import checks
-from vllm_spark.preflight.registry import Check
 
 HEAD = """\
 # Findings
 
 `make docs` writes this page from `src/vllm_spark/doctor/signatures.yml`, `src/vllm_spark/doctor/families.yml` and
-`src/vllm_spark/preflight/checks`; do not edit it. `vllm-spark doctor LOG…` searches logs of the engine, Ray,
+`src/vllm_spark/deploy/checks`; do not edit it. `vllm-spark doctor LOG…` searches logs of the engine, Ray,
 NCCL, the kernel and Docker for the signatures, and lists its findings in this order. A failed start ends with the first
 finding that is not a warning. The last table lists the host warnings, which `precheck` and `deploy` show before
 anything starts. #N is an issue or pull request of vllm-project/vllm.

@@ -6,7 +6,7 @@ from typing import Any
 
 from lab.pages.markdown import table
 from vllm_spark.core import paths, strict_yaml
-from vllm_spark.preflight.registry import REGISTRY
+from vllm_spark.deploy.check_registry import REGISTRY
 
 DATA = paths.ROOT / "lab" / "support.yml"
 STATES = ("regularly", "once", "refused", "warned", "not tried")

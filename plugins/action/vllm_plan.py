@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from vllm_spark.core import version
-from vllm_spark.deploy import plan
+from vllm_spark.deploy import host_warnings, plan
 from vllm_spark.inventory.intent import ranks_of
-from vllm_spark.preflight import host_warnings
 from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction
 

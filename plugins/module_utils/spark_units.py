@@ -51,7 +51,7 @@ def units(names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
 
 def records(paths: Mapping[str, str]) -> tuple[dict[str, Record], dict[str, str], dict[str, float]]:
     """Return (deployed.json by deployment, why it cannot be used by path, modification time of its env file). A deploy
-    that ignored a broken record would lose the launch before, so a check refuses it (preflight.checks.record)."""
+    that ignored a broken record would lose the launch before, so a check refuses it (deploy.checks.record)."""
     result: dict[str, Record] = {}
     broken: dict[str, str] = {}
     env_mtimes: dict[str, float] = {}

@@ -70,7 +70,7 @@ options:
     default: []
   host:
     description:
-      - Read the facts of C(vllm_spark.preflight.host_warnings) too, as RV(facts.host) - processes on the GPU,
+      - Read the facts of C(vllm_spark.deploy.host_warnings) too, as RV(facts.host) - processes on the GPU,
         models loaded in Ollama, firmware, the firewall, a pending reboot.
     type: bool
     default: false

@@ -12,9 +12,8 @@ from fakes.cases import hosts_of, intents, resolved
 from fakes.invented_pins import lock_of
 from vllm_spark.core import paths
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import plan, ranks
+from vllm_spark.deploy import checks, plan, ranks
 from vllm_spark.inventory.spec import Spec, mount_source
-from vllm_spark.preflight import checks
 from vllm_spark.recipe import loader
 
 NAMES = list(loader.names([paths.RECIPES]))

@@ -29,13 +29,12 @@ from fuzz import authored, mutations, oracle
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core import documents, paths
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import launch, plan
+from vllm_spark.deploy import checks, launch, plan
 from vllm_spark.inventory import intent, spec
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.lifecycle import history, operator_lock, rollback_target, status, status_table
 from vllm_spark.lifecycle.operator_lock import LockHolder
 from vllm_spark.lifecycle.status import HostResult
-from vllm_spark.preflight import checks
 from vllm_spark.recipe import lockfile
 from vllm_spark.sizing import forecast
 from vllm_spark.verify import runner

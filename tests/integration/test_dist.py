@@ -106,7 +106,7 @@ def test_the_wheel_says_who_made_it_and_for_what(release: Path) -> None:
 READ_MORE = (
     *("bench/test_bench_report_compared.py", "cli/test_verbs.py", "inventory/test_inventory_source.py"),
     *("lifecycle/test_moment.py", "node/test_watching_client.py", "plugins/test_spark_io.py"),
-    *("preflight/test_host_findings.py", "sizing/test_catalogue.py", "verify/test_tiny_model.py"),
+    *("deploy/test_host_findings.py", "sizing/test_catalogue.py", "verify/test_tiny_model.py"),
 )
 
 

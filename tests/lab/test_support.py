@@ -10,8 +10,8 @@ from packaging.specifiers import SpecifierSet
 
 from lab.pages import support
 from vllm_spark.core import paths
-from vllm_spark.preflight.checks.hardware import OLDEST_DRIVER
-from vllm_spark.preflight.registry import REGISTRY
+from vllm_spark.deploy.check_registry import REGISTRY
+from vllm_spark.deploy.checks.hardware import OLDEST_DRIVER
 
 ROWS = support.rows()
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

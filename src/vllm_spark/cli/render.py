@@ -9,9 +9,8 @@ from pathlib import Path
 from vllm_spark.cli import arguments
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import launch, ranks
+from vllm_spark.deploy import checks, launch, ranks
 from vllm_spark.inventory import deployment, spec
-from vllm_spark.preflight import checks
 from vllm_spark.sizing import reference_spark
 
 

@@ -14,6 +14,7 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import (
+    checks,
     closed_engine,
     exclusion,
     files,
@@ -25,6 +26,7 @@ from vllm_spark.deploy import (
     ranks,
     unit_state,
 )
+from vllm_spark.deploy.checks import model_folders, refusals
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.hand_edit import OnHost
 from vllm_spark.deploy.images import ImageSteps
@@ -34,8 +36,6 @@ from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import launch_difference
 from vllm_spark.node.host_layout import EDGE_GROUP, EDGE_UNIT
-from vllm_spark.preflight import checks
-from vllm_spark.preflight.checks import model_folders, refusals
 from vllm_spark.recipe import known_issues
 from vllm_spark.verify import runner
 

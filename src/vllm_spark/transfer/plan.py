@@ -7,10 +7,9 @@ from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.deploy import images
+from vllm_spark.deploy import checks, images
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull.hub_cache import HubRequest
-from vllm_spark.preflight import checks
 from vllm_spark.transfer import images as transfer_images
 from vllm_spark.transfer import weights
 from vllm_spark.transfer.site import PullSite, PullSteps, models

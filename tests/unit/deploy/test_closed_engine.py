@@ -18,12 +18,11 @@ from test_launch import PRINT_ARGV, SHELLCHECK
 from fakes import edge_cases
 from fakes.cases import CASES, hosts_of, resolved
 from fakes.deployed_spark import deployed_facts
-from vllm_spark.deploy import closed_engine, files, launch, plan, ranks
+from vllm_spark.deploy import checks, closed_engine, files, launch, plan, ranks
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
-from vllm_spark.preflight import checks
 from vllm_spark.recipe import engine_flags
 from vllm_spark.verify import runner
 from vllm_spark.verify.gates import reach

@@ -19,10 +19,9 @@ from fakes.recorded_hosts import load, record
 from project_files import DATA
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import images, launch, plan, ranks
+from vllm_spark.deploy import checks, images, launch, plan, ranks
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.spec import SiteSettings, Spec
-from vllm_spark.preflight import checks
 from vllm_spark.recipe import derived_image, loader
 from vllm_spark.transfer import messages
 

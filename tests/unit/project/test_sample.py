@@ -16,11 +16,10 @@ import yaml
 
 from fakes.cases import intents
 from vllm_spark.core import paths, removed
-from vllm_spark.deploy import plan
+from vllm_spark.deploy import checks, plan
 from vllm_spark.edge import config
 from vllm_spark.inventory import edge, spec
 from vllm_spark.inventory.deployment import SCHEMA, Deployment, parse
-from vllm_spark.preflight import checks
 from vllm_spark.recipe import loader, lockfile
 from vllm_spark.verify import registry
 

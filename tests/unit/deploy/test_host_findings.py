@@ -22,10 +22,10 @@ from ansible.module_utils.testing import patch_module_args
 from fakes.cases import asked, merge, resolved
 from project_files import DATA, load_module
 from vllm_spark.core import paths
+from vllm_spark.deploy import checks, host_warnings
+from vllm_spark.deploy.check_registry import REGISTRY, Check, Observation, Severity, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight import checks, host_warnings
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import REGISTRY, Check, Observation, Severity, check
 from vllm_spark.sizing import reference_spark
 
 FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())

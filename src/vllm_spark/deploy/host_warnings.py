@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.core.types import Facts
+from vllm_spark.deploy import checks
+from vllm_spark.deploy.checks.gpu import nvidia_smi_lines
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.doctor import diagnosis
 from vllm_spark.doctor.findings import Finding, explain
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.places import Place
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight import checks
-from vllm_spark.preflight.checks.gpu import nvidia_smi_lines
-from vllm_spark.preflight.context import HostContext
 
 
 def findings(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> list[Finding]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core import ports
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.edge import ports as edge_ports
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.host_layout import EDGE_UNIT
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
 
 
 def required_ports(spec: Spec) -> Iterator[int]:

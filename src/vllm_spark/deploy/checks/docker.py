@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import DockerFacts, Facts
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 
 @check(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.links import HostFabric
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
 
 # The firewalls that a host may have switched on -> the command that accepts everything on a netdev.
 RULES = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.units import gib
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.sizing import forecast, memory, request_limits
 
 # MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47: "several GiB" are lost without dropping the caches.

@@ -9,8 +9,8 @@ from typing import Literal
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.text import one_line
 from vllm_spark.core.types import Facts
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.doctor.findings import Finding
-from vllm_spark.preflight.context import HostContext
 
 Severity = Literal["refusal", "warning"]
 
@@ -80,7 +80,7 @@ class Check:
             )
 
 
-# Every check by its id. A file of preflight/checks registers its checks when it is imported.
+# Every check by its id. A file of deploy/checks registers its checks when it is imported.
 REGISTRY: dict[str, Check] = {}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import ProcessFacts
 from vllm_spark.core.units import gib
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 # Own figure: a start leaves gigabytes of headroom (sizing/memory.py, DEFAULT_FLOOR_BYTES), so less changes nothing.
 USED_BYTES = 512 << 20

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.refusal import Fix
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 # CUDA 13 needs this branch (docs.nvidia.com/deploy/cuda-compatibility: "CUDA 13.x >= 580"). So does every image that a
 # GB10 runs, because images for CUDA 12 hold no kernels for it (recipes/compatibility.yml).

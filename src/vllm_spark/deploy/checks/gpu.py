@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 # Bits of NVML's clock event reasons (nvml.h, nvmlClocksEventReason*).
 CLOCKS_SET, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x2, 0x20, 0x40, 0x80

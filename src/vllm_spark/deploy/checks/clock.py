@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core.types import Facts
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 # Own figure: a laptop that has just woken is seconds off and does no harm; minutes mean no NTP.
 OFF_S = 30

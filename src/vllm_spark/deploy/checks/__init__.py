@@ -9,12 +9,12 @@ from typing import Any
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Facts
+from vllm_spark.deploy.check_registry import REGISTRY, Check, Severity
+from vllm_spark.deploy.checks.docker import docker_refusals
+from vllm_spark.deploy.checks.model import checksummed_files, folders_of_the_engine, model_folders
+from vllm_spark.deploy.checks.port import required_ports
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight.checks.docker import docker_refusals
-from vllm_spark.preflight.checks.model import checksummed_files, folders_of_the_engine, model_folders
-from vllm_spark.preflight.checks.port import required_ports
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import REGISTRY, Check, Severity
 
 __all__ = [
     "docker_refusals",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core.refusal import Fix
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 
 LOSS = (
     "any `systemctl daemon-reload`, such as that of an update or a deploy, takes the GPU away from a running container"

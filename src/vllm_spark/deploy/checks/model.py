@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from vllm_spark.core.refusal import Fix
 from vllm_spark.core.types import Document
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec, mount_source
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
 from vllm_spark.recipe import hub_cache
 
 

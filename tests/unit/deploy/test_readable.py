@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside, first_unreadable
 
+from vllm_spark.deploy import checks
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.preflight import checks
 
 
 @pytest.fixture

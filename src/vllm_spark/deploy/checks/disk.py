@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import DiskFacts
 from vllm_spark.core.units import GB
-from vllm_spark.preflight.context import HostContext
-from vllm_spark.preflight.registry import Observation, check
+from vllm_spark.deploy.check_registry import Observation, check
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.recipe.hub_cache import snapshot
 from vllm_spark.sizing import memory
 
