@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ TIMEOUT_S = 20.0
 MAX_REPLY_BYTES = 4 << 20  # a program in a container answers these requests of root
 # Statuses that a serving API gives again to the same request (vllm_spark.verify.gates.ready).
 DEFINITE = (400, 401, 403, 404, 422)
+BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 Document = dict[str, Any]
 
@@ -60,6 +62,11 @@ def metrics(server: Server) -> str:
     """Return the counters of the engine as it prints them; empty if it does not answer."""
     status, text = send(server, "GET", "/metrics")
     return text if status == http.client.OK else ""
+
+
+def requests_in(metrics: str) -> int:
+    """Return the number of running and queued requests in the /metrics of an engine."""
+    return int(sum(float(value) for value in BUSY.findall(metrics)))
 
 
 def send(server: Server, method: str, path: str, body: str | None = None, key: str = "") -> tuple[int, str]:

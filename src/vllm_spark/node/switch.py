@@ -33,16 +33,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
 from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, state_writer  # noqa: E402  the path above leads to it
-from vllm_spark.node.deployment_state import (  # noqa: E402
-    DRAINING,
-    FAILED,
-    GAVE_UP,
-    LOADING,
-    PLACES,
-    SERVING,
-    STOPPED,
-    WANTED,
-)
+from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
 from vllm_spark.node.unit_limits import READY_S  # noqa: E402
@@ -66,7 +57,6 @@ SHOWN = 200
 # An engine whose start has failed twice will not start by itself.
 FAILURES = 2
 
-BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 RUNS = ("active", "activating", "deactivating", "reloading")
 
 
@@ -89,11 +79,6 @@ def systemctl(*argv: str) -> str:
     """Run systemctl. Returns its error; empty if it succeeded."""
     done = subprocess.run(["systemctl", *argv], capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"status {done.returncode}") if done.returncode else ""
-
-
-def placed() -> list[str]:
-    """Return the deployments of this Spark."""
-    return PLACES.deployments()
 
 
 def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -123,21 +108,16 @@ def api_of(name: str) -> Server:
     return cast(Server, read(CONFIG_DIR / name / "liveness.json"))
 
 
-def requests_in(metrics: str) -> int:
-    """Return the number of running and queued requests in the /metrics of an engine."""
-    return int(sum(float(value) for value in BUSY.findall(metrics)))
-
-
 def drain(name: str, within_s: float, why: str) -> Document:
     """Let the edge send it no new request, and wait until it has none left. Returns drain_s, and the number `left` at
     the deadline. A rank without an API, or one that does not answer, has nothing to wait for. `why` it is stopped is
     its state from now on."""
     started_at, api, left = time.monotonic(), api_of(name), 0
-    StateOf(name, PLACES).write(DRAINING, why, after=(SERVING,))
+    StateOf(name, PLACES).write(deployment_state.DRAINING, why, after=(SERVING,))
     if api:
         hold_back(name, within_s)
     while api:
-        left = max(requests_in(engine_api.metrics(api)), edge_admin.requests_at(name))
+        left = max(engine_api.requests_in(engine_api.metrics(api)), edge_admin.requests_at(name))
         if not left or time.monotonic() - started_at >= within_s:
             break
         time.sleep(POLL_INTERVAL_S)
@@ -161,7 +141,7 @@ def hold_back(name: str, within_s: float) -> None:
 def let_in(name: str, *, stopped: bool = False) -> None:
     """Let the edge send a deployment new requests again, as soon as it is up."""
     if not stopped:
-        StateOf(name, PLACES).write(SERVING, after=(DRAINING,))
+        StateOf(name, PLACES).write(SERVING, after=(deployment_state.DRAINING,))
     if edge_admin.let_in(name, stopped=stopped):
         systemctl("stop", let_in_timer(name))
 
@@ -243,11 +223,9 @@ def enable_and_disable(name: str, disable: Sequence[str], why: str) -> Document:
     """Enable the new deployment and disable the replaced ones, so that a boot starts the new one. What does not run and
     is no longer wanted is stopped, `why` says for what."""
     for old in disable:
-        StateOf(old, PLACES).write(STOPPED, why, after=(WANTED, FAILED, GAVE_UP))
-    errors = [
-        systemctl("disable", *map(unit, disable)) if disable else "",
-        systemctl("enable", unit(name)) if name else "",
-    ]
+        StateOf(old, PLACES).write(deployment_state.STOPPED, why, after=(WANTED, deployment_state.FAILED, GAVE_UP))
+    errors = [systemctl("disable", *map(unit, disable))] if disable else []
+    errors += [systemctl("enable", unit(name))] if name else []
     return {"ok": not any(errors), "said": "; ".join(filter(None, errors))}
 
 
@@ -267,7 +245,7 @@ def ready(name: str) -> str:
             status, text = engine_api.request_token(api, CONFIG_DIR / name / "env")
             if engine_api.is_token(status, text):
                 # Liveness would see it up to a quarter of a minute later.
-                StateOf(name, PLACES).write(SERVING, after=(WANTED, LOADING))
+                StateOf(name, PLACES).write(SERVING, after=(WANTED, deployment_state.LOADING))
                 return ""
             if status in engine_api.DEFINITE:
                 return f"its API answers status {status}: {' '.join(text.split())[:SHOWN]}"
@@ -293,15 +271,14 @@ def listing(units: Mapping[str, Mapping[str, str]]) -> str:
         does = deployment_state.present(name, PLACES)["state"]
         rows.append((name, does, boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    padded = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join("  ".join(words).rstrip() for words in padded)
 
 
 def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
     why = f"for {name}, by {who}"
-    units = states(placed())
+    units = states(PLACES.deployments())
     if name not in units:
         known = f"one of {', '.join(units)}" if units else "a deployment; nothing was deployed here"
         say(
@@ -365,9 +342,7 @@ def detached(argv: Sequence[str]) -> int:
 def deployment(text: str) -> str:
     """A name that is none would become a folder of a deployment that nobody has."""
     if text and not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a deployment's name. Fix: `sudo vllm-switch` lists the names"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not a deployment's name. Fix: `sudo vllm-switch` lists them")
     return text
 
 
@@ -376,10 +351,8 @@ def main(argv: Sequence[str]) -> int:
         prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="?", default="", metavar="NAME", type=deployment)
-    parser.add_argument(
-        "--drain-s", type=float, default=DRAIN_S, help="how long to wait for requests to end (%(default)s)"
-    )
-    parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="how long to wait for memory (%(default)s)")
+    parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds until requests are cut (%(default)s)")
+    parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="seconds to wait for memory (%(default)s)")
     # What switch.yml calls; each prints a JSON object. The timer of a drain calls let-in.
     parser.add_argument("--step", choices=("drain", "let-in", "change", "settle"), help=argparse.SUPPRESS)
     parser.add_argument("--stop", action="append", default=[], type=deployment, help=argparse.SUPPRESS)
@@ -419,7 +392,7 @@ def main(argv: Sequence[str]) -> int:
         case _ if args.name:
             return switch(args.name, args.drain_s, args.memory_s, args.by or user)
         case _:
-            reply(listing(states(placed())))
+            reply(listing(states(PLACES.deployments())))
     return 0
 
 

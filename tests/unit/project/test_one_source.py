@@ -18,6 +18,7 @@ from vllm_spark.node import (
     edge_admin,
     edge_quota,
     edge_switch,
+    engine_api,
     host_layout,
     image_build,
     launch_difference,
@@ -117,7 +118,7 @@ def test_the_fingerprint_of_a_launch_is_found_by_its_label() -> None:
 
 
 def test_the_switch_and_the_status_read_the_counters_of_the_bench() -> None:
-    assert switch.BUSY.findall(f"{observation.RUNNING} 1.0\n{observation.WAITING} 2.0\n") == ["1.0", "2.0"]
+    assert engine_api.BUSY.findall(f"{observation.RUNNING} 1.0\n{observation.WAITING} 2.0\n") == ["1.0", "2.0"]
     read = {observation.RUNNING, observation.WAITING, observation.GENERATED_TOKENS}
     assert read <= set(spark_status.METRICS)
 
