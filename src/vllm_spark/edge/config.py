@@ -14,13 +14,19 @@ from typing import Any
 from vllm_spark.core import templates
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, paths, site, switch_request
+from vllm_spark.edge import answers, site, switch_request
 from vllm_spark.inventory import placement
 from vllm_spark.inventory.edge import OFF, OWN_CA, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, edge_key, host_layout
 from vllm_spark.recipe import engine_paths
+from vllm_spark.recipe.engine_paths import COUNT_TOKENS, MESSAGES
 
+# What clients of OpenAI and Anthropic and the gates ask; every other path is a 404, whatever the engine has there. The
+# parts of vLLM that answer without a key, such as /invocations and /tokenize (vllm-project/vllm#58144), and its
+# switches, such as /pause, are not among them.
+GET_PATHS = ("/v1/models",)
+POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", MESSAGES, COUNT_TOKENS)
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
 DEFAULT_SEQUENCES = 256
 # Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
@@ -112,8 +118,8 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             active_states=" ".join(deployment_state.ACTIVE),
             retry_s=answers.RETRY_S,
             dead=answers.DEAD,
-            paths_get=paths.GET_PATHS,
-            paths_post=paths.POST_PATHS,
+            paths_get=GET_PATHS,
+            paths_post=POST_PATHS,
             site=routes,
             is_asked=edge.is_asked,
             switches=switches,
