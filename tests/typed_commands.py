@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import itertools
@@ -45,6 +46,7 @@ class WrongError(Exception):
     """A command that does not do what its author meant. The text says why."""
 
 
+@cache
 def wrong(command: str) -> str:
     """Return why a command does not run as it is printed, or an empty text."""
     try:
@@ -91,13 +93,18 @@ def _judge_words(words: Sequence[str]) -> None:
         judge(words)
 
 
+@cache
+def _parser() -> argparse.ArgumentParser:
+    command = playbook.PlaybookCLI(["ansible-playbook"])
+    command.init_parser()
+    return command.parser
+
+
 def _playbook(words: Sequence[str]) -> None:
-    parser = playbook.PlaybookCLI(list(words))
-    parser.init_parser()
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output):
-            options = parser.parser.parse_args(list(words[1:]))
+            options = _parser().parse_args(list(words[1:]))
     except SystemExit:
         raise WrongError(output.getvalue().strip().splitlines()[-1]) from None
     for name in options.args:

@@ -8,6 +8,7 @@ import pytest
 
 from lab.forecast import measured_rows, reported_speeds
 
+pytestmark = pytest.mark.slow
 KNOWN = (measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER)
 
 

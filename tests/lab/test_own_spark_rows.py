@@ -8,6 +8,8 @@ import pytest
 
 from lab.forecast import own_spark
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("operator", "before_at_least"), [("getainode", 0.14), ("huggingface.co", 0.14)])
 def test_the_factor_of_every_second_row_brings_the_others_nearer(operator: str, before_at_least: float) -> None:

@@ -17,6 +17,7 @@ from vllm_spark.core.units import GB
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import forecast
 
+pytestmark = pytest.mark.slow
 ROWS: list[dict[str, Any]] = documents.read_yaml(paths.ROOT / "tests" / "data" / "public-configs.yml")
 BY_MODEL = {row["model"]: row for row in ROWS}
 # What one Spark gives to weights, in bytes: 80 % of the 121.7 GiB that its system counts.

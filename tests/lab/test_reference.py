@@ -14,6 +14,8 @@ from lab.forecast import reported_speeds
 from lab.pages import generated
 from vllm_spark.sizing import constants
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def each_page_is_generated_once() -> Iterator[None]:

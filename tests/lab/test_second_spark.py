@@ -15,6 +15,7 @@ from vllm_spark.sizing import forecast, reference_spark, uses, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 from vllm_spark.sizing.uses import Use
 
+pytestmark = pytest.mark.slow
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}
 CATALOGUE = forecast.catalogue([paths.RECIPES])
 # README names the models for which `init` proposes another recipe, and says why.

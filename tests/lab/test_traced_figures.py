@@ -12,6 +12,7 @@ from lab.pages import second_spark, where_to_begin
 from vllm_spark.core import strict_yaml
 from vllm_spark.sizing.uses import USES
 
+pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "data" / "traced-figures.yml"
 TRACES: list[dict[str, Any]] = strict_yaml.load_own(FILE.read_text(encoding="utf-8"))
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}

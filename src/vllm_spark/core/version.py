@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from importlib import resources
 from importlib.metadata import version as distribution_version
 
 from vllm_spark.core import paths
 
 
+@cache
 def version() -> str:
     """Return e.g. `0.1.0 (1a2b3c4d5e6f)`. The commit ends in `-dirty` if the checkout differs from it. A release
-    has that of its sources. Another copy that is no checkout, and a machine without git, have no commit."""
+    has that of its sources. Another copy that is no checkout, and a machine without git, have no commit. A process asks
+    git once."""
     return f"{distribution_version('vllm-spark')} ({_commit() or 'no commit'})"
 
 

@@ -21,12 +21,14 @@ RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
 CASES = list(corpus.cases())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_cause_or_its_line_comes_first(case: corpus.Case) -> None:
     verdict, finding = case.verdict()
     assert verdict in {"right cause", "right line"}, finding
 
 
+@pytest.mark.slow
 def test_the_share_of_right_causes() -> None:
     """Two thirds is the floor of logs that were not read before; all of them were read after their first run."""
     verdicts = Counter(case.verdict()[0] for case in CASES)
@@ -39,6 +41,7 @@ def test_the_index_and_the_logs_belong_together() -> None:
     assert all(case.own or case.source.partition("#")[2].isdigit() for case in CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", corpus.healthy(), ids=lambda log: log.stem)
 def test_a_healthy_log_has_no_finding(log: Path) -> None:
     judgement = judge([command.read(str(log))])

@@ -230,6 +230,7 @@ def first_id(file: Path) -> str:
     return next((finding.signature for finding in (*fatal, *judgement.unrecognised)), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_carrier_of_many_lines_changes_no_cause(case: corpus.Case, carrier: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def first(text: str) -> str:
     return next((finding.signature for finding in (*fatal, *judgement.unrecognised)), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SOME, ids=lambda file: file.name)
 @pytest.mark.parametrize("before", [STOPPED + COMPLETE, ABORTED + LAUNCH], ids=["stopped", "stopped with status 1"])
 def test_a_failure_after_a_server_that_was_stopped(before: str, file: Path) -> None:

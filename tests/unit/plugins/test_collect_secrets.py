@@ -191,6 +191,7 @@ def test_no_secret_survives_by_chance() -> None:
         assert json.dumps(value)[1:-1] not in result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["key=", "key='", "--api-key ", "a://b:", "password: ", "-", " ", '\\"', "eyJ", "&key"]
 )

@@ -119,8 +119,13 @@ def fixes_of(node: ast.expr) -> Iterator[Fix | str]:
                     yield from fixes_of(value)
 
 
-def fixes() -> Iterator[tuple[str, Fix | str]]:
-    """Yield (place, fix) of every `fix` of the code: arguments, constants named so, and texts after "Fix: "."""
+@cache
+def fixes() -> tuple[tuple[str, Fix | str], ...]:
+    """Return (place, fix) of every `fix` of the code: arguments, constants named so, and texts after "Fix: "."""
+    return tuple(found_fixes())
+
+
+def found_fixes() -> Iterator[tuple[str, Fix | str]]:
     for file, tree in nodes().items():
         place = str(file.relative_to(paths.ROOT))
         inner = {id(part) for node in tree if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -214,7 +219,7 @@ def test_the_judge_sees_each_kind_of_fault(fix: Fix | str, expected: str) -> Non
 
 
 def test_every_fix_of_the_code_is_a_command_or_a_sentence() -> None:
-    found = list(fixes())
+    found = fixes()
     assert len(found) > 250
     assert sum(isinstance(fix, Fix) for _, fix in found) > 40
     assert [f"{place}: {fault}" for place, fix in found for fault in faults(fix)] == []
