@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,29 @@ import pytest
 import project_files
 from fakes import derived_hub
 from vllm_spark.cli.recipe import new
+from vllm_spark.core import paths
+from vllm_spark.core.types import Document
 from vllm_spark.inventory import spec
 from vllm_spark.pinning.hub import Hub
+from vllm_spark.sizing import forecast
 from waiting import LIMIT_S
 
 # A shell ignores Ctrl-C for what it starts in the background, and the processes of a test would ignore it too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A table is as wide as the terminal of this variable, which a test's process has only in parallel with others.
 os.environ.pop("COLUMNS", None)
+
+OWN_RECIPES = paths.RECIPES
+_read_catalogue = forecast.catalogue
+_own_catalogue = cache(lambda: _read_catalogue([OWN_RECIPES]))
+
+
+def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
+    """Read the recipes of the toolkit, which no test changes, once a session instead of once a command."""
+    return _own_catalogue() if list(folders) == [OWN_RECIPES] else _read_catalogue(folders)
+
+
+forecast.catalogue = catalogue
 
 
 @pytest.fixture

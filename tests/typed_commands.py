@@ -124,7 +124,7 @@ def variables() -> frozenset[str]:
             text = file.read_text()
             names |= set(re.findall(r"\b([a-z]\w+) \| default\(", text))
             if file.parent.name == "defaults" or "group_vars" in file.parts:
-                names |= set(yaml.safe_load(text) or {})
+                names |= set(yaml.load(text, yaml.CSafeLoader) or {})
     return frozenset(names)
 
 

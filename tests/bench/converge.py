@@ -28,7 +28,7 @@ RECAP = re.compile(r"PLAY RECAP|: ok=\d+")
 
 def ssh() -> None:
     """Open one new connection to the host and run a command that does nothing."""
-    hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))
+    hosts = yaml.load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     address = hosts["sparks"]["hosts"][HOST]["ansible_host"]
     argv = ["ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519")]
     argv += ["-o", f"UserKnownHostsFile={STATE / 'known_hosts'}", f"spark@{address}", "true"]

@@ -116,7 +116,7 @@ def ends(here: bool) -> Iterator[tuple[End, End]]:
         with tempfile.TemporaryDirectory() as folder:
             yield End((), f"{folder}/sender", "127.0.0.1"), End((), f"{folder}/receiver", "127.0.0.1")
         return
-    hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))["sparks"]["hosts"]
+    hosts = yaml.load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)["sparks"]["hosts"]
     ssh = ("ssh", "-F", "none", "-o", "ControlPath=none", "-i", str(STATE / "id_ed25519"))
     known = ("-o", f"UserKnownHostsFile={STATE / 'known_hosts'}")
     unquoted = [

@@ -34,7 +34,7 @@ GAP = re.compile(r"other holds its gates (\d+\.\d+) s after the stop")
 
 def inventory_options(folder: Path) -> list[str]:
     """Return the -e options with the inventory of the bench."""
-    recipe = yaml.safe_load((RECIPES / "tiny-gemma4.yml").read_text(encoding="utf-8"))
+    recipe = yaml.load((RECIPES / "tiny-gemma4.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     recipe |= {"name": "tiny-other", "model": {**recipe["model"], "served_name": "tiny-other"}}
     (folder / "tiny-other.yml").write_text(json.dumps(recipe), encoding="utf-8")
     deployments = [
@@ -46,7 +46,7 @@ def inventory_options(folder: Path) -> list[str]:
 
 def switch_with_client(options: list[str], to: str) -> dict[str, Any]:
     """Switch while a client sends requests to both models. Returns the client's JSON result."""
-    hosts = yaml.safe_load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"))
+    hosts = yaml.load((INVENTORY / "hosts.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     url = f"http://{hosts['sparks']['hosts']['spark1']['ansible_host']}:8000"
     verb = ["ansible-playbook", "-i", str(INVENTORY), "switch.yml", "-e", f"to={to}", *options]
     done = subprocess.run(

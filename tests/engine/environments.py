@@ -26,7 +26,7 @@ NUMBA = paths.ROOT / "sandbox" / "engine" / "image" / "site" / "numba"
 # Files that only a build or a test reads, 150 MB of torch.
 UNREAD = ("torch/include", "torch/test", "torch/share", "bin", "share")
 
-_TABLE: dict[str, Any] = yaml.safe_load((HERE / "engines.yml").read_text(encoding="utf-8"))
+_TABLE: dict[str, Any] = yaml.load((HERE / "engines.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 ENGINES: Mapping[str, Mapping[str, Any]] = _TABLE["engines"]
 
 

@@ -20,7 +20,7 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import hub_cache, published_image
 from vllm_spark.sizing import reference_spark
 
-MODELS = yaml.safe_load((Path(__file__).parent / "models.yml").read_text(encoding="utf-8"))
+MODELS = yaml.load((Path(__file__).parent / "models.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:

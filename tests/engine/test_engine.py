@@ -25,7 +25,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.recipe import loader
 
 HERE = Path(__file__).parent
-BROKEN: list[dict[str, Any]] = yaml.safe_load((HERE / "broken.yml").read_text(encoding="utf-8"))
+BROKEN: list[dict[str, Any]] = yaml.load((HERE / "broken.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 RECIPES = sorted(loader.names([paths.RECIPES]))
 
 

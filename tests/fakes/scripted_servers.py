@@ -151,7 +151,7 @@ class Script:
 @lru_cache
 def scripts() -> dict[str, Script]:
     """Return every script by its name."""
-    rows = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+    rows = yaml.load(DATA.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return {name: Script(name, row.pop("from"), **row) for name, row in rows.items()}
 
 

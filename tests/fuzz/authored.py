@@ -113,7 +113,7 @@ def read_checkpoint(value: Damage, folder: Path) -> None:
 
 def sound_imports() -> list[Any]:
     """Return recipes of sparkrun, and recipes in one file as `recipe export` writes them."""
-    cases = yaml.safe_load((DATA / "sparkrun" / "cases.yml").read_text())
+    cases = yaml.load((DATA / "sparkrun" / "cases.yml").read_text(), yaml.CSafeLoader)
     found = [case["recipe"] for case in cases if "refused" not in case]
     for name in EXPORTED:
         file = paths.RECIPES / f"{name}.yml"

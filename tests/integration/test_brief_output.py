@@ -73,7 +73,7 @@ class Site:
         self.hosts = ["spark1", "spark2"]
 
     def write(self, tasks: str, name: str = "deploy", **variables: object) -> None:
-        play = {"name": "Try", "hosts": "sparks", "gather_facts": False, "tasks": yaml.safe_load(tasks)}
+        play = {"name": "Try", "hosts": "sparks", "gather_facts": False, "tasks": yaml.load(tasks, yaml.CSafeLoader)}
         (self.folder / f"{name}.yml").write_text(yaml.safe_dump([play]))
         hosts = {host: {**LOCAL} for host in self.hosts}
         inventory = {"sparks": {"hosts": hosts, "vars": {"work": str(self.folder), **variables}}}
@@ -219,7 +219,7 @@ def test_a_document_is_all_of_stdout(site: Site, verb: str, ending: int, words: 
     ]
     site.hosts = ["spark1", "spark2", "spark3"]
     site.write(TASKS, vllm_deployments=deployments)
-    hosts = yaml.safe_load((site.folder / "hosts.yml").read_text())
+    hosts = yaml.load((site.folder / "hosts.yml").read_text(), yaml.CSafeLoader)
     hosts["sparks"]["hosts"]["spark3"] = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_become": False}
     (site.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
     ended, out, _ = site.run_file(paths.ROOT / f"{verb}.yml", "-e", "json=true", *words)
@@ -243,7 +243,7 @@ def test_a_document_is_all_of_stdout(site: Site, verb: str, ending: int, words: 
 def test_a_status_that_read_no_spark_says_so_once(site: Site, words: tuple[str, ...]) -> None:
     site.write(TASKS, vllm_deployments=[])
     away = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_become": False}
-    hosts = yaml.safe_load((site.folder / "hosts.yml").read_text())
+    hosts = yaml.load((site.folder / "hosts.yml").read_text(), yaml.CSafeLoader)
     hosts["sparks"]["hosts"] = dict.fromkeys(site.hosts, away)
     (site.folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
     ended, out, err = site.run_file(paths.ROOT / "status.yml", *words)

@@ -62,13 +62,13 @@ def test_the_builder_finds_what_the_collection_needs(builder: Path, tmp_path: Pa
     collection = tmp_path / "ansible_collections" / "vllm_spark" / "toolkit"
     shutil.copytree(paths.ROOT / "meta", collection / "meta")
     shutil.copy(paths.ROOT / "galaxy.yml", collection)
-    found = yaml.safe_load(run(builder, "introspect", str(tmp_path), folder=tmp_path))
+    found = yaml.load(run(builder, "introspect", str(tmp_path), folder=tmp_path), yaml.CSafeLoader)
     assert any(line.startswith("jinja2>=") for line in found["python"])
     assert any(line.startswith("openssh-clients [platform:rpm]") for line in found["system"])
 
 
 def test_ansible_core_is_that_of_the_project() -> None:
-    definition = yaml.safe_load((paths.ROOT / "execution-environment.yml").read_text())
+    definition = yaml.load((paths.ROOT / "execution-environment.yml").read_text(), yaml.CSafeLoader)
     needed = map(Requirement, (paths.ROOT / "meta" / "ee-requirements.txt").read_text().splitlines())
     own = Requirement(definition["dependencies"]["ansible_core"]["package_pip"])
     assert own in [*needed]

@@ -81,7 +81,7 @@ def spark(desk: Desk) -> Iterator[Desk]:
 def test_a_spark_writes_its_own_inventory_and_the_toolkit_reads_it(spark: Desk) -> None:
     status, out, err = spark.init("--yes")
     assert (status, err) == (0, "")
-    written = yaml.safe_load(spark.file.read_text())["sparks"]
+    written = yaml.load(spark.file.read_text(), yaml.CSafeLoader)["sparks"]
     host = written["hosts"]["spark1"]
     assert host["ansible_connection"] == "local"
     assert host["ansible_host"] not in ("", "localhost", "127.0.0.1")
@@ -109,7 +109,7 @@ def test_a_conversation(spark: Desk) -> None:
     }
     status, shown = terminal.typed(spark.argv(), spark.environment, questions)
     assert status == 0, shown
-    deployment = yaml.safe_load(spark.file.read_text())["sparks"]["vars"]["vllm_deployments"][0]
+    deployment = yaml.load(spark.file.read_text(), yaml.CSafeLoader)["sparks"]["vars"]["vllm_deployments"][0]
     assert deployment["recipe"] == "gemma-4-26b-a4b-fp8-mtp"
 
 
@@ -164,13 +164,13 @@ def test_a_spark_by_ssh(spark: Desk, server: Server) -> None:
     status, out, err = spark.init("--yes", *by_ssh(spark, server, "--user", USER, *prints))
     assert status == 0, err
     assert "127.0.0.1 accepts the key for nvidia, without a password" in out
-    assert yaml.safe_load(spark.file.read_text())["sparks"]["hosts"]["spark1"] == {
+    assert yaml.load(spark.file.read_text(), yaml.CSafeLoader)["sparks"]["hosts"]["spark1"] == {
         "ansible_host": "127.0.0.1",
         "ansible_port": server.port,
         "ansible_ssh_private_key_file": str(spark.folder / "key"),
         "ansible_ssh_common_args": f"-o UserKnownHostsFile={spark.folder}/known_hosts",
     }
-    assert yaml.safe_load(spark.file.read_text())["sparks"]["vars"]["ansible_user"] == USER
+    assert yaml.load(spark.file.read_text(), yaml.CSafeLoader)["sparks"]["vars"]["ansible_user"] == USER
     # The toolkit reads what init wrote, over the same connection.
     variables = ("-e", "ansible_become=false", "-e", f"vllm_hub_dir={spark.folder}/hub")
     status, out, err = spark.run(PROGRAM, "plan", "-i", str(spark.site), *variables)
@@ -186,7 +186,7 @@ def test_user_and_host_key_are_asked_for(spark: Desk, server: Server) -> None:
     }
     status, shown = terminal.typed(spark.argv(*by_ssh(spark, server, "--use", "many")), spark.environment, questions)
     assert status == 0, shown
-    assert yaml.safe_load(spark.file.read_text())["sparks"]["vars"]["ansible_user"] == USER
+    assert yaml.load(spark.file.read_text(), yaml.CSafeLoader)["sparks"]["vars"]["ansible_user"] == USER
 
 
 @pytest.mark.parametrize("fault", ["password", "host key"])

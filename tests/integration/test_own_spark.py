@@ -58,7 +58,7 @@ def play(inventory: Path, playbook: str | Path, *words: str, **more: str) -> tup
 
 def together(inventory: Path, hosts: Mapping[str, Any], **more: Any) -> Path:
     """Rewrite an inventory of one Spark for these."""
-    document = yaml.safe_load(inventory.read_text())
+    document = yaml.load(inventory.read_text(), yaml.CSafeLoader)
     document["sparks"]["hosts"] = dict(hosts)
     document["sparks"]["vars"] |= more
     inventory.write_text(yaml.safe_dump(document))

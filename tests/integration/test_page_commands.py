@@ -145,7 +145,7 @@ def test_the_programs_accept_each_command(page: Path) -> None:
 def journal() -> str:
     """Return the lines that engines, kernels and units print: the logs of the doctor's tests and its examples."""
     logs = sorted((project_files.DATA / "doctor-logs").rglob("*.log"))
-    signatures = yaml.safe_load((paths.ROOT / "src/vllm_spark/doctor/signatures.yml").read_text())
+    signatures = yaml.load((paths.ROOT / "src/vllm_spark/doctor/signatures.yml").read_text(), yaml.CSafeLoader)
     entries = signatures["signatures"] if isinstance(signatures, dict) else signatures
     own = ["vllm-spark: launch 0", "server edge/at.SPARK is DOWN", "systemd[1]: Reloading requested from client PID 7"]
     examples = (str(entry["example"]) for entry in entries)

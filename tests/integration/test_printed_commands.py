@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("site")
     with local_spark.running(made / "spark") as host:
         file = local_spark.write_inventory(made, host, RECIPE)
-        document = yaml.safe_load(file.read_text())
+        document = yaml.load(file.read_text(), yaml.CSafeLoader)
         away = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_user": "ada"}
         document["sparks"]["hosts"]["spark2"] = away
         pair = {"name": failing_pair.NAME, "recipe": failing_pair.RECIPE, "hosts": ["spark1", "spark2"]}
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         document["sparks"]["vars"]["vllm_switch_order"] = order
         file.write_text(yaml.safe_dump(document))
         play = {"hosts": "sparks", "gather_facts": False}
-        (made / "switch.yml").write_text(yaml.safe_dump([{**play, "tasks": yaml.safe_load(LOADING)}]))
+        (made / "switch.yml").write_text(yaml.safe_dump([{**play, "tasks": yaml.load(LOADING, yaml.CSafeLoader)}]))
         yield made
 
 

@@ -312,9 +312,9 @@ def test_a_folder_with_a_damaged_file(what: str, tmp_path: Path, capsys: pytest.
 def test_a_site_shares_a_recipe_as_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     (mine / "architectures").mkdir(parents=True)
-    known = yaml.safe_load((paths.RECIPES / "architectures" / "llama-3.1-8b.yml").read_text())
+    known = yaml.load((paths.RECIPES / "architectures" / "llama-3.1-8b.yml").read_text(), yaml.CSafeLoader)
     (mine / "architectures" / "own-llama.yml").write_text(yaml.safe_dump({**known, "name": "own-llama"}))
-    recipe = yaml.safe_load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
+    recipe = yaml.load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text(), yaml.CSafeLoader)
     recipe["model"] |= {"architecture": "own-llama", "layout": {"attention": "bf16", "mlp": "bf16", "head": "bf16"}}
     (mine / "own.yml").write_text(yaml.safe_dump({**recipe, "name": "own"}))
     assert main.main(["recipe", "export", str(mine / "own.yml")]) == 0
@@ -335,7 +335,7 @@ def test_a_recipe_with_patches_is_not_one_file(capsys: pytest.CaptureFixture[str
 def test_a_broken_architecture_beside_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "architectures").mkdir()
     (tmp_path / "architectures" / "bad.yml").write_text("---\nname: bad\n")
-    recipe = yaml.safe_load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text())
+    recipe = yaml.load((paths.RECIPES / "qwen3.6-35b-a3b-fp8.yml").read_text(), yaml.CSafeLoader)
     recipe["model"]["architecture"] = "bad"
     (tmp_path / "own.yml").write_text(yaml.safe_dump({**recipe, "name": "own"}))
     assert main.main(["check", str(tmp_path / "own.yml")]) == 1

@@ -80,6 +80,7 @@ def test_a_row_is_predicted_or_dropped_with_its_reason(file: Path) -> None:
     assert found == {name: reason for name, (_, reason) in DROPPED.items()}
 
 
+@pytest.mark.slow
 def test_the_program_prints_fitted_and_held_back_rows_apart(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

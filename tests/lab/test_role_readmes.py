@@ -16,7 +16,7 @@ SCREEN = 60  # lines
 
 def document(role: str, name: str) -> dict[str, Any]:
     file = paths.ROOT / "roles" / role / name
-    return dict(yaml.safe_load(file.read_text()) or {}) if file.is_file() else {}
+    return dict(yaml.load(file.read_text(), yaml.CSafeLoader) or {}) if file.is_file() else {}
 
 
 def test_every_role_has_a_readme_of_one_screen() -> None:

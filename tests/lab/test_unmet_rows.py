@@ -34,6 +34,7 @@ def _operators(entries: list[Configuration], kind: str) -> set[str]:
     return {entry.operator for entry in entries if any(counts(entry, row) for row in entry.rows)}
 
 
+@pytest.mark.slow
 def test_no_unmet_operator_is_in_another_folder() -> None:
     unmet = {entry.operator for entry in measured_rows.configurations(*TO_JUDGE)}
     known = measured_rows.configurations(*measured_rows.FITTED, *measured_rows.NOT_FITTED)

@@ -28,8 +28,8 @@ from vllm_spark.verify.gates import failover
 from vllm_spark.verify.verdict import Verdict
 
 HERE = Path(__file__).parent
-LITELLM: dict[str, Any] = yaml.safe_load((HERE / "litellm.yml").read_text(encoding="utf-8"))
-NGINX: dict[str, Any] = yaml.safe_load((HERE / "nginx.yml").read_text(encoding="utf-8"))
+LITELLM: dict[str, Any] = yaml.load((HERE / "litellm.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+NGINX: dict[str, Any] = yaml.load((HERE / "nginx.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 LITELLM_CASES = [(group, name) for group, described in LITELLM.items() for name in described["cases"]]
 
 ENGINE_KEY, ROUTER_KEY, KEY_ENV = "key-of-the-engine", "sk-key-of-the-router", "ROUTER_KEY"
@@ -188,7 +188,7 @@ def test_litellm(group: str, name: str, litellms: Callable[[str], str], servers:
 
 
 def test_the_example_without_fallback_returns_the_refusal(servers: Servers, tmp_path: Path) -> None:
-    example = yaml.safe_load((paths.ROOT / "docs/examples/litellm.yml").read_text(encoding="utf-8"))
+    example = yaml.load((paths.ROOT / "docs/examples/litellm.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     (entry,) = example["model_list"]
     with serving(lambda path, body: refusal(400, NO_PARSER)) as (address, port):
         entry["litellm_params"] |= {"api_base": f"http://{address}:{port}/v1", "api_key": ENGINE_KEY}

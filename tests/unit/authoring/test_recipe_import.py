@@ -14,7 +14,7 @@ from vllm_spark.cli import main
 from vllm_spark.core import paths, text
 from vllm_spark.recipe import kept_files, loader
 
-CASES: list[dict[str, Any]] = yaml.safe_load((DATA / "sparkrun" / "cases.yml").read_text())
+CASES: list[dict[str, Any]] = yaml.load((DATA / "sparkrun" / "cases.yml").read_text(), yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_recipe(content: str, tmp_path: Path, capsys: pytest.C
 def test_a_fault_of_an_exported_recipe_names_the_file_of_its_owner(
     change: dict[str, Any], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document = yaml.load((paths.RECIPES / "gpt-oss-120b.yml").read_text(), yaml.CSafeLoader)
     for block, values in change.items():
         document[block] |= values
     file = tmp_path / "gpt-oss-120b.yml"
@@ -144,7 +144,7 @@ def test_a_fault_of_an_exported_recipe_names_the_file_of_its_owner(
 
 
 def test_what_cannot_be_left_out_remains() -> None:
-    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document = yaml.load((paths.RECIPES / "gpt-oss-120b.yml").read_text(), yaml.CSafeLoader)
     document["args"] |= {"seed": "x"}
     document["topology"]["executor"] = "ray"
     lines, faults = refused_values.leave_out(document, paths.RECIPES)
@@ -153,7 +153,7 @@ def test_what_cannot_be_left_out_remains() -> None:
 
 
 def test_check_names_files_that_no_mount_brings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document = yaml.load((paths.RECIPES / "gpt-oss-120b.yml").read_text(), yaml.CSafeLoader)
     document["args"] |= {"chat-template": "/models/x.jinja", "lora-modules": ['{"name": "a", "path": "/lora/a"}']}
     mount = {
         "from": "model",

@@ -15,7 +15,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.records import Cell
 
-BAD: list[dict[str, Any]] = yaml.safe_load((DATA / "bench_profiles.yml").read_text())
+BAD: list[dict[str, Any]] = yaml.load((DATA / "bench_profiles.yml").read_text(), yaml.CSafeLoader)
 GOOD: dict[str, Any] = {
     "name": "good",
     "summary": "A profile of the tests with two cells.",

@@ -7,25 +7,31 @@ from typing import Any
 
 import pytest
 
-from fakes.bench_evidence import DENSE, Bench, standard, write
+from fakes.bench_evidence import DENSE, Bench, write
 from vllm_spark.bench.evidence import read
 from vllm_spark.cli.main import main
 
 
+def few(bench: Bench) -> list[dict[str, Any]]:
+    """Return a run of few cells: schema and page take a tenth of a second for the twenty of a standard run."""
+    cells = [bench.cell(), bench.cell(streams=4)]
+    return [bench.first(), *cells, bench.end(cells)]
+
+
 def test_the_command_writes_the_report_beside_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path / "a.jsonl", standard(Bench(DENSE)))
+    file = write(tmp_path / "a.jsonl", few(Bench(DENSE)))
     assert main(["bench", "report", str(file)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'a.html'}\n"
     assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
-    other = write(tmp_path / "b.jsonl", standard(Bench(DENSE, 2, slower=1.2)))
+    other = write(tmp_path / "b.jsonl", few(Bench(DENSE, 2, slower=1.2)))
     assert main(["bench", "report", str(file), str(other), "-o", str(tmp_path / "b.html")]) == 0
     assert "A / B" not in (tmp_path / "b.html").read_text()
     assert "B / A" in (tmp_path / "b.html").read_text()
 
 
 def test_the_order_of_the_files_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = str(write(tmp_path / "b.jsonl", standard(Bench(DENSE))))
-    new = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE, 2, slower=1.2, started="2026-03-03T08:15:00Z"))))
+    old = str(write(tmp_path / "b.jsonl", few(Bench(DENSE))))
+    new = str(write(tmp_path / "a.jsonl", few(Bench(DENSE, 2, slower=1.2, started="2026-03-03T08:15:00Z"))))
     printed, made = [], []
     for files in ([old, new], [new, old]):
         assert main(["bench", "compare", *files]) == 1
@@ -40,7 +46,7 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_run_that_is_named_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE))))
+    file = str(write(tmp_path / "a.jsonl", few(Bench(DENSE))))
     assert main(["bench", "report", file, file]) == 1
     assert "each run once" in capsys.readouterr().err
     assert not (tmp_path / "a.html").exists()
@@ -61,7 +67,7 @@ def test_a_file_that_is_not_evidence_is_refused(
 
 
 def test_more_runs_than_markers_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(write(tmp_path / "a.jsonl", standard(Bench(DENSE))))
+    file = str(write(tmp_path / "a.jsonl", few(Bench(DENSE))))
     assert main(["bench", "report", *[file] * 7]) == 1
     assert "7 evidence files — expected: 6 or fewer" in capsys.readouterr().err
 

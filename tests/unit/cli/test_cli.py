@@ -126,7 +126,7 @@ def test_check_refuses_a_known_issue_until_it_is_accepted(tmp_path: Path, capsys
 
 def copied(folder: Path, change: Callable[[dict[str, Any]], object]) -> str:
     """Return a copy of RECIPE whose `args` are changed."""
-    document = yaml.safe_load((paths.RECIPES / f"{RECIPE}.yml").read_text())
+    document = yaml.load((paths.RECIPES / f"{RECIPE}.yml").read_text(), yaml.CSafeLoader)
     change(document["args"])
     file = folder / f"{RECIPE}.yml"
     file.write_text(yaml.safe_dump(document))

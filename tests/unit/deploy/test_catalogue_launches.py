@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets import Secrets, in_argv
@@ -14,6 +14,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_secrets i
 from fakes.catalogue import NAMES, planned
 from fakes.invented_pins import PINS
 from fakes.parsed_launch import Launch
+from project_files import DATA
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
@@ -46,10 +47,17 @@ def missing_flags(document: Document, flags: Mapping[str, Sequence[str]]) -> lis
     return missing
 
 
+@pytest.fixture(scope="module")
+def specs_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Spec]]:
+    """Return the specs of a recipe, planned once for a healthy host."""
+    facts = json.loads((DATA / "facts" / "spark.json").read_text())
+    return cache(lambda name: planned(name, facts, tmp_path_factory.mktemp("recipe")))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_launch_contains_what_the_recipe_names(name: str, facts: dict[str, Any], tmp_path: Path) -> None:
+def test_the_launch_contains_what_the_recipe_names(name: str, specs_of: Callable[[str], list[Spec]]) -> None:
     document = loader.load(name).document
-    specs = planned(name, facts, tmp_path)
+    specs = specs_of(name)
     assert Launch.of(specs[0]).serve, "the head runs no engine"
     for spec in specs:
         launched = Launch.of(spec)
@@ -125,9 +133,9 @@ def check_engine(document: Document, launched: Launch) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_word_of_a_launch_is_masked_as_a_secret(name: str, facts: dict[str, Any], tmp_path: Path) -> None:
+def test_no_word_of_a_launch_is_masked_as_a_secret(name: str, specs_of: Callable[[str], list[Spec]]) -> None:
     """A masked word would show as a difference between the planned launch and the one on the host."""
-    for spec in planned(name, facts, tmp_path):
+    for spec in specs_of(name):
         words, secrets = launch.argv(spec), Secrets()
         secrets.add(in_argv(words))
         script = " ".join(words)

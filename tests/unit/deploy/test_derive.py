@@ -255,7 +255,7 @@ def test_the_headline_and_the_download_failure_of_a_build() -> None:
 def recipe_folder(folder: Path, nodes: int = 1) -> Path:
     """Write a recipe `derived` for one Spark or two into a folder, and return the folder."""
     name = "two-sparks" if nodes > 1 else "everything"
-    document = yaml.safe_load((DATA / "recipes" / f"{name}.yml").read_text())
+    document = yaml.load((DATA / "recipes" / f"{name}.yml").read_text(), yaml.CSafeLoader)
     document |= {"name": "derived", "mounts": [], "secrets": []}
     document["image"]["derive"] = {
         "pip": ["iniconfig==2.3.1"],
@@ -291,7 +291,7 @@ def test_a_patch_is_checked_when_the_recipe_is_loaded(
 
 def test_a_file_beside_the_recipe_needs_its_checksum(tmp_path: Path) -> None:
     file = recipe_folder(tmp_path) / "derived.yml"
-    document = yaml.safe_load(file.read_text())
+    document = yaml.load(file.read_text(), yaml.CSafeLoader)
     document["mounts"] = [{"from": "toolkit", "path": "patches/x.patch", "target": "/x", "why": "because of tests"}]
     file.write_text(yaml.safe_dump(document))
     with pytest.raises(RefusedError, match=r"mounts: patches/x\.patch has no sha256 — expected: a sha256, because"):

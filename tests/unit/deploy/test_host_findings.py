@@ -28,7 +28,7 @@ from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import reference_spark
 
-FILE = yaml.safe_load((DATA / "host_findings.yml").read_text())
+FILE = yaml.load((DATA / "host_findings.yml").read_text(), yaml.CSafeLoader)
 CASES = {case["name"]: case for case in FILE["cases"]}
 STAND_IN = paths.ROOT / "sandbox" / "spark" / "rootfs" / "usr" / "bin"
 HEAD, WORKER = "spark1", "spark2"

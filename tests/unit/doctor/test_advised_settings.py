@@ -90,6 +90,7 @@ def refused(recipe: Recipe, overrides: dict[str, Any]) -> list[str]:
 ADVISED = list(advised())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(("place", "version", "overrides"), ADVISED, ids=[f"{row[0]}-{row[2]}" for row in ADVISED])
 def test_check_takes_what_a_text_advises(place: str, version: str, overrides: dict[str, Any], name: str) -> None:

@@ -85,6 +85,7 @@ def test_without_a_deploy_each_day_has_its_message(site: Site) -> None:
     assert all("certificate has expired" in said[number][1] for number in (820.5, 3651))
 
 
+@pytest.mark.slow
 def test_with_a_deploy_a_month_no_client_ever_refuses(site: Site) -> None:
     """Eleven years. A client gets the file on the days on which it is asked to, and at no other time."""
     client, reasons = store.trusted(site.folder), {}

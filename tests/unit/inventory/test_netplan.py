@@ -194,7 +194,7 @@ def test_the_file() -> None:
     plan = planned()
     assert plan["path"] == "/etc/netplan/60-vllm-spark-fabric.yaml"
     link = {"mtu": 9000, "dhcp4": False, "dhcp6": False, "link-local": [], "optional": True}
-    assert yaml.safe_load(plan["content"]) == {
+    assert yaml.load(plan["content"], yaml.CSafeLoader) == {
         "network": {
             "version": 2,
             "ethernets": {
@@ -210,7 +210,7 @@ def test_the_file() -> None:
 def test_the_profiles_of_the_link_win_over_a_profile_without_a_netdev() -> None:
     """NetworkManager activates the profile that was used last, whose `match: {}` fits the netdevs of the cable."""
     loose = file("90-NM-1", profiles=["1-2-3"]) | {"unbound": ["1-2-3"]}
-    ethernets = yaml.safe_load(planned(changes={"files": [loose]})["content"])["network"]["ethernets"]
+    ethernets = yaml.load(planned(changes={"files": [loose]})["content"], yaml.CSafeLoader)["network"]["ethernets"]
     expected = {"passthrough": {"connection.autoconnect-priority": "100"}}
     assert [ethernets[netdev]["networkmanager"] for netdev in (ONE, TWO)] == [expected, expected]
     assert "networkmanager" not in planned()["content"]
@@ -350,7 +350,7 @@ DEFINITIONS = [
 @pytest.mark.parametrize(("text", "netdevs", "more"), DEFINITIONS)
 def test_the_netdevs_of_a_netplan_file(text: str, netdevs: list[str], more: list[str]) -> None:
     present = copy.deepcopy(PRESENT)
-    assert spark_netplan.definitions(yaml.safe_load(text), present) == (netdevs, more)
+    assert spark_netplan.definitions(yaml.load(text, yaml.CSafeLoader), present) == (netdevs, more)
 
 
 # As NetworkManager 1.46 writes the profile "Wired connection 1" of an Ubuntu 24.04 (iiab/iiab#4347), and the same after

@@ -18,13 +18,13 @@ SERVER = {"name": "gemma", "recipe": "gemma-4-26b-a4b-nvfp4-mtp", "hosts": ["spa
 
 
 def test_it_has_the_shape_of_minimal() -> None:
-    minimal = yaml.safe_load((paths.ROOT / "inventories" / "minimal" / "hosts.yml").read_text())
-    assert yaml.safe_load(new_file.text({"spark1": HOST}, [SERVER])) == minimal
+    minimal = yaml.load((paths.ROOT / "inventories" / "minimal" / "hosts.yml").read_text(), yaml.CSafeLoader)
+    assert yaml.load(new_file.text({"spark1": HOST}, [SERVER]), yaml.CSafeLoader) == minimal
 
 
 def test_users_that_differ_stand_with_their_sparks() -> None:
     hosts = {"spark1": HOST, "spark2": {"ansible_host": "gx10-3c4d.local", "ansible_user": "grace"}}
-    written = yaml.safe_load(new_file.text(hosts, []))["sparks"]
+    written = yaml.load(new_file.text(hosts, []), yaml.CSafeLoader)["sparks"]
     assert written == {"hosts": hosts, "vars": {"vllm_deployments": []}}
 
 

@@ -3,9 +3,10 @@ of its edge, a line of the plan, a refusal, or what the action of the edge reads
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ansible.errors import AnsibleActionFail
 
 from fakes import edge_cases
 from fakes.fake_ansible import FakeRun
+from project_files import DATA
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
 from vllm_spark.edge import steps
@@ -66,19 +68,24 @@ def with_field(base: Mapping[str, Any], name: str, default: object) -> tuple[dic
 
 
 def effect(
-    facts: dict[str, Any], deployment: Mapping[str, Any] = edge_cases.DEMO, edge: Mapping[str, Any] = EDGE,
-    site: SiteSettings = DEFAULTS,
-) -> str:  # fmt: skip
+    deployment: Mapping[str, Any] = edge_cases.DEMO, edge: Mapping[str, Any] = EDGE, site: SiteSettings = DEFAULTS
+) -> str:
     """Return all that an inventory makes of the first Spark, or its refusals."""
+    return _effect(json.dumps(deployment), json.dumps(edge), site)
+
+
+@cache
+def _effect(deployment: str, edge: str, site: SiteSettings) -> str:
     others = [edge_cases.OTHER, edge_cases.REPLICA, edge_cases.SPARE, edge_cases.THIRD]
-    facts = {**copy.deepcopy(facts), "records": {"demo": {"open": True}}}
+    facts = json.loads((DATA / "facts" / "spark.json").read_text()) | {"records": {"demo": {"open": True}}}
     try:
-        found = edge_cases.inventory([deployment, *others], edge)
+        found = edge_cases.inventory([json.loads(deployment), *others], json.loads(edge))
         wanted = intent.resolve(dataclasses.replace(found, site=site), "spark1")
         planned = plan.of_host({"spark1": wanted}, {"spark1": facts}, "spark1", "test")
         assert wanted.edge is not None
         files = steps.files_of(wanted.edge, ADDRESS) if wanted.edge.is_wanted else []
-        return repr((plan.questions(wanted), planned, files, read_files(wanted) if "certificate" in edge else ""))
+        own = read_files(wanted) if wanted.edge.settings.tls == FILES["tls"] else ""
+        return repr((plan.questions(wanted), planned, files, own))
     except RefusedError as error:
         return str(error)
 
@@ -105,28 +112,28 @@ def fields(settings: type, *without: str) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "default"), fields(EdgeLimits))
-def test_a_limit_takes_effect(name: str, default: object, facts: dict[str, Any]) -> None:
+def test_a_limit_takes_effect(name: str, default: object) -> None:
     before, after = with_field({}, name, default)
-    assert effect(facts, edge={**EDGE, "limits": before}) != effect(facts, edge={**EDGE, "limits": after})
+    assert effect(edge={**EDGE, "limits": before}) != effect(edge={**EDGE, "limits": after})
 
 
 @pytest.mark.parametrize(("name", "default"), fields(EdgeSettings, "limits", "chosen"))
-def test_a_setting_of_the_edge_takes_effect(name: str, default: object, facts: dict[str, Any]) -> None:
+def test_a_setting_of_the_edge_takes_effect(name: str, default: object) -> None:
     before, after = with_field(EDGE, name, default)
-    assert effect(facts, edge=before) != effect(facts, edge=after)
+    assert effect(edge=before) != effect(edge=after)
 
 
-def test_an_edge_that_nobody_chose_takes_effect(facts: dict[str, Any]) -> None:
-    assert effect(facts, edge={}) != effect(facts, edge={"open": False})
+def test_an_edge_that_nobody_chose_takes_effect() -> None:
+    assert effect(edge={}) != effect(edge={"open": False})
 
 
 @pytest.mark.parametrize(("name", "default"), fields(Deployment))
-def test_a_field_of_a_deployment_takes_effect(name: str, default: object, facts: dict[str, Any]) -> None:
+def test_a_field_of_a_deployment_takes_effect(name: str, default: object) -> None:
     before, after = with_field(edge_cases.DEMO, name, default)
-    assert effect(facts, before) != effect(facts, after)
+    assert effect(before) != effect(after)
 
 
 @pytest.mark.parametrize(("name", "default"), fields(SiteSettings))
-def test_a_setting_of_a_site_takes_effect(name: str, default: object, facts: dict[str, Any]) -> None:
+def test_a_setting_of_a_site_takes_effect(name: str, default: object) -> None:
     before, after = with_field({}, name, default)
-    assert effect(facts, site=SiteSettings(**before)) != effect(facts, site=SiteSettings(**after))
+    assert effect(site=SiteSettings(**before)) != effect(site=SiteSettings(**after))

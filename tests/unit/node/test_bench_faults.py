@@ -14,7 +14,7 @@ from project_files import DATA
 from vllm_spark.node.bench import corpora, faults
 from vllm_spark.node.bench.observation import Answer, Observation
 
-CASES: dict[str, Any] = yaml.safe_load((DATA / "bench_faults.yml").read_text())
+CASES: dict[str, Any] = yaml.load((DATA / "bench_faults.yml").read_text(), yaml.CSafeLoader)
 
 STREAMS, REQUESTS, OUTPUT = 2, 4, 64
 START = 1795190313.0

@@ -14,7 +14,7 @@ from vllm_spark.node.bench import gpu_reader, host_memory, job
 from vllm_spark.node.bench.gpu_reader import GpuReader
 from vllm_spark.node.bench.records import Sample
 
-LINES: list[dict[str, Any]] = yaml.safe_load((DATA / "bench_nvidia_smi.yml").read_text())
+LINES: list[dict[str, Any]] = yaml.load((DATA / "bench_nvidia_smi.yml").read_text(), yaml.CSafeLoader)
 
 MEMINFO = """\
 MemTotal:       127600000 kB

@@ -13,7 +13,7 @@ from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.verify import responses
 from vllm_spark.verify.gates import garbage
 
-CASES: dict[str, list[dict[str, Any]]] = yaml.safe_load((DATA / "garbage.yml").read_text())
+CASES: dict[str, list[dict[str, Any]]] = yaml.load((DATA / "garbage.yml").read_text(), yaml.CSafeLoader)
 SOUND_IDS = [700, 60, 64]
 
 

@@ -16,7 +16,7 @@ from vllm_spark.node import delivery, troubles
 from vllm_spark.node.deployment_state import State
 from vllm_spark.node.troubles import Deployment, Look, Memory, Message
 
-CASES = {case["name"]: case for case in yaml.safe_load((DATA / "troubles.yml").read_text())}
+CASES = {case["name"]: case for case in yaml.load((DATA / "troubles.yml").read_text(), yaml.CSafeLoader)}
 # Epoch seconds of the minute 0 of every case: 2027-01-15 08:00 UTC.
 BEGIN = 1_800_000_000.0
 LAST_MINUTES = 60

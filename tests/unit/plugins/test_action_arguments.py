@@ -23,7 +23,7 @@ PREFIX = "vllm_spark.toolkit."
 OF_MODULE = {"spark_facts", "spark_netplan"}
 
 
-class Loader(yaml.SafeLoader):
+class Loader(yaml.CSafeLoader):
     """Reads tags such as !unsafe and !vault as text."""
 
 
@@ -69,7 +69,7 @@ def specification(name: str) -> dict[str, Any]:
     """Return the arguments of an action, or those that the page of a module names."""
     if (action := paths.ROOT / "plugins" / "action" / f"{name}.py").is_file() and name not in OF_MODULE:
         return dict(load_action(action.stem).arguments)
-    return dict(yaml.safe_load(load_module(name).DOCUMENTATION)["options"])
+    return dict(yaml.load(load_module(name).DOCUMENTATION, yaml.CSafeLoader)["options"])
 
 
 def test_every_task_has_arguments_that_exist() -> None:

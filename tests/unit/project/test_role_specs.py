@@ -15,7 +15,7 @@ ROLES = sorted(folder.name for folder in (paths.ROOT / "roles").iterdir())
 
 def document(role: str, name: str) -> dict[str, Any]:
     file = paths.ROOT / "roles" / role / name
-    return dict(yaml.safe_load(file.read_text()) or {}) if file.is_file() else {}
+    return dict(yaml.load(file.read_text(), yaml.CSafeLoader) or {}) if file.is_file() else {}
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -10,9 +10,9 @@ import yaml
 from project_files import DATA
 from vllm_spark.core import paths
 
-DOCUMENT = yaml.safe_load((DATA / "traps.yml").read_text())
+DOCUMENT = yaml.load((DATA / "traps.yml").read_text(), yaml.CSafeLoader)
 TRAPS, FAULTS = DOCUMENT["traps"], DOCUMENT["faults"]
-CASES = yaml.safe_load((paths.ROOT / "molecule" / "faults" / "vars" / "cases.yml").read_text())
+CASES = yaml.load((paths.ROOT / "molecule" / "faults" / "vars" / "cases.yml").read_text(), yaml.CSafeLoader)
 REPORTS = {"000", "001", "002", "003", "004"}
 
 

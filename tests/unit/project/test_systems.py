@@ -34,7 +34,7 @@ from vllm_spark.verify.gates import log as log_gate
 from vllm_spark.verify.gates import tools
 from vllm_spark.verify.probe_types import HttpResponse
 
-TABLE: dict[str, Any] = yaml.safe_load((DATA / "systems.yml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = yaml.load((DATA / "systems.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 SYSTEMS: list[dict[str, Any]] = TABLE["systems"]
 FIGURES = reported.load().figures
 GEMMA = [name for name in NAMES if name.startswith("gemma-4")]
@@ -75,7 +75,7 @@ def held(files: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, str]:
 
 def value(words: list[str]) -> Any:
     """Return the value of a flag as YAML writes it. A flag without a word is true."""
-    return yaml.safe_load(" ".join(words)) if words else True
+    return yaml.load(" ".join(words), yaml.CSafeLoader) if words else True
 
 
 def launched(spec: Spec, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def launched(spec: Spec, row: Mapping[str, Any]) -> dict[str, Any]:
         "drafted tokens": drafter.get("num_speculative_tokens"),
         "drafter method": drafter.get("method"),
         **{f"--{flag}": setting for flag, setting in flags.items()},
-        **{name: yaml.safe_load(f"'{setting}'") for name, setting in parts.env.items()},
+        **{name: yaml.load(f"'{setting}'", yaml.CSafeLoader) for name, setting in parts.env.items()},
         **{f"docker {name}": word for name, word in zip(parts.options, [*parts.options[1:], ""], strict=True)},
     }
 
@@ -147,7 +147,7 @@ def test_the_files_the_flags_and_the_layout_of_the_forecast_agree(row: dict[str,
 def shown(page: str) -> list[Any]:
     """Return the overrides that a page shows."""
     text = (paths.ROOT / page).read_text(encoding="utf-8")
-    return [yaml.safe_load(inline or block)["overrides"] for inline, block in OVERRIDES.findall(text)]
+    return [yaml.load(inline or block, yaml.CSafeLoader)["overrides"] for inline, block in OVERRIDES.findall(text)]
 
 
 @pytest.mark.parametrize("row", [row for row in SYSTEMS if "overrides" in row], ids=named)

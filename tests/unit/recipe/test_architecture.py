@@ -11,7 +11,7 @@ from vllm_spark.core import paths, schema
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import kv_cache, layout
 
-CASES = yaml.safe_load((paths.ROOT / "tests" / "cases" / "architectures.yml").read_text(encoding="utf-8"))
+CASES = yaml.load((paths.ROOT / "tests" / "cases" / "architectures.yml").read_text(encoding="utf-8"), yaml.CSafeLoader)
 WRAPPER = {"schema_version": 1, "name": "a-model", "family": "a-family", "summary": "an architecture of a test"}
 
 

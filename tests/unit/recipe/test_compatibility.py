@@ -20,7 +20,7 @@ from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
 from vllm_spark.recipe.conditions import Subject
 
-CASES = yaml.safe_load((DATA / "compatibility.yml").read_text())
+CASES = yaml.load((DATA / "compatibility.yml").read_text(), yaml.CSafeLoader)
 
 PLAIN = {
     "name": "plain",
@@ -66,7 +66,7 @@ def test_no_recipe_of_the_catalogue_has_a_refusing_issue(name: str) -> None:
 
 def test_a_vocabulary_that_is_fetched_is_refused_behind_the_edge_only(tmp_path: Path) -> None:
     """The engine of one Spark has no network there (vllm#22525)."""
-    document = yaml.safe_load((paths.RECIPES / "gpt-oss-120b.yml").read_text())
+    document = yaml.load((paths.RECIPES / "gpt-oss-120b.yml").read_text(), yaml.CSafeLoader)
     del document["env"], document["image"]["derive"]
     (tmp_path / "gpt-oss-120b.yml").write_text(yaml.safe_dump(document))
 

@@ -24,7 +24,7 @@ def test_evidence_of_the_recipe_on_a_spark_is_accepted(tmp_path: Path) -> None:
 
 def test_evidence_needs_no_report(tmp_path: Path) -> None:
     recipes = folder(tmp_path)
-    document = yaml.safe_load((recipes / "mine.yml").read_text()) | {"evidence": [{"bench": [PATH]}]}
+    document = yaml.load((recipes / "mine.yml").read_text(), yaml.CSafeLoader) | {"evidence": [{"bench": [PATH]}]}
     (recipes / "mine.yml").write_text(yaml.safe_dump(document))
     assert recipe_evidence.refusals(loader.read(recipes / "mine.yml"), recipes) == []
 
@@ -100,7 +100,7 @@ def test_broken_evidence_is_refused(
 )
 def test_an_entry_without_files_has_date_hosts_and_report(entry: dict[str, Any], tmp_path: Path) -> None:
     recipes = folder(tmp_path)
-    document = yaml.safe_load((recipes / "mine.yml").read_text()) | {"evidence": [entry]}
+    document = yaml.load((recipes / "mine.yml").read_text(), yaml.CSafeLoader) | {"evidence": [entry]}
     (recipes / "mine.yml").write_text(yaml.safe_dump(document))
     with pytest.raises(RefusedError) as refused:
         loader.read(recipes / "mine.yml")

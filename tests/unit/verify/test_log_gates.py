@@ -57,7 +57,7 @@ def test_a_name_among_the_candidates_is_not_the_choice() -> None:
     ],
 )
 def test_a_wrong_use_is_refused(used: dict[str, Any], part: str, tmp_path: Any) -> None:
-    document = yaml.safe_load((paths.RECIPES / "gemma-4-31b-awq-mtp.yml").read_text())
+    document = yaml.load((paths.RECIPES / "gemma-4-31b-awq-mtp.yml").read_text(), yaml.CSafeLoader)
     document["gates"]["use"] = used
     (tmp_path / "gemma-4-31b-awq-mtp.yml").write_text(yaml.safe_dump(document))
     with pytest.raises(RefusedError) as refused:
