@@ -66,6 +66,12 @@ def described(source: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def own_flags(recipe: Mapping[str, Any]) -> list[str]:
+    """Return the flags of a published image that its release does not have."""
+    flags: list[str] = recipe["image"]["published"].get("flags", [])
+    return flags
+
+
 def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe with invented values where it leaves commits and checksums to `lock`, without the additions of a
     derived image, which change no argument, and without the variables of a published image, which no release knows."""
@@ -78,4 +84,5 @@ def pinned(document: Mapping[str, Any]) -> dict[str, Any]:
     recipe.pop("patches", None)
     if published_image.is_published(recipe):
         recipe.pop("env", None)
+        recipe["args"] = {name: value for name, value in recipe["args"].items() if name not in own_flags(recipe)}
     return recipe

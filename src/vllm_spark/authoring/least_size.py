@@ -19,6 +19,13 @@ DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
 
 # Billions of weights in the name of a repository: 122B, and not the active ones (A10B, E4B) or one expert of 8x22B.
 BILLIONS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[Bb](?![A-Za-z0-9])")
+# Models whose name tells no size -> billions of their weights, as their publishers say.
+NAMED = (
+    ("glm-5(?![.\\d])|glm-5\\.1", 744),
+    ("kimi-k2", 1000),
+    ("deepseek-(v3|r1)", 671),
+    ("glm-4\\.[67](?!-flash)", 355),
+)
 # Words of a name or a quantisation -> bits of a weight, the fewest first. NVFP4 and MXFP4 always have scales, which
 # are a part of the bits; how many scales another format of four bits has, its name does not tell.
 BITS: tuple[tuple[re.Pattern[str], float], ...] = (
@@ -48,6 +55,7 @@ def of_name(repository: str) -> int:
     """Return the bytes that a model of this name has at least, 0 if the name tells no size."""
     name = repository.rpartition("/")[2]
     counts = [float(count) for count in BILLIONS.findall(name)]
+    counts = counts or [billions for pattern, billions in NAMED if re.match(pattern, name.lower())]
     if not counts or PRUNED.search(name):
         return 0
     return int(min(counts) * 1e9 * _bits(name.lower(), UNKNOWN_BITS) / 8)

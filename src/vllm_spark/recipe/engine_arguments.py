@@ -59,8 +59,9 @@ def faults(recipe: Document, engine: Engine) -> Iterator[Fault]:
     """Yield every fault of `args`, `env` and the drafter's configuration. The names of `args` are canonical."""
     args = recipe["args"]
     extended = {PLUGINS[name] for name in PLUGINS.keys() & args.keys()}
+    own = recipe["image"].get("published", {}).get("flags", ())
     for name, value in args.items():
-        if "." not in name:
+        if "." not in name and name not in own:
             yield from flag_faults(name, value, engine, check_later=name not in extended)
     for name, value in joined(args).items():
         yield from flag_faults(name, value, engine)

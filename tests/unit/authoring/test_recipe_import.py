@@ -75,7 +75,7 @@ def test_a_recipe_prints_no_code_for_the_terminal(
     [
         (
             "main",
-            ["Next: vllm-spark lock -e vllm_lock_recipes=theirs", "It pins the model's commit, which a"],
+            ["Next: vllm-spark lock -e vllm_lock_recipes=theirs", "It pins the model's commit, which a deploy needs."],
         ),
         ("1" * 40, ["Next: vllm-spark check OUT/theirs.yml"]),
     ],
@@ -87,7 +87,7 @@ def test_an_import_says_what_is_unknown_and_ends_with_one_command(
     file.write_text(f"model: a/b-7b\nruntime: vllm\ncontainer: c\nmodel_revision: '{revision}'\n")
     assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.replace(str(tmp_path / "out"), "OUT").splitlines()
-    assert "  forecast: unknown, because sparkrun's recipes name no architecture" in lines
+    assert "  forecast: unknown, because the file names no architecture" in lines
     assert "  `vllm-spark recipe new a/b-7b` writes a second recipe, which has one" in lines
     end = lines[-len(following) :]
     assert all(line.startswith(begin) for line, begin in zip(end, following, strict=True)), lines

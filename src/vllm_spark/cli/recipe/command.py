@@ -9,7 +9,7 @@ from vllm_spark.cli.commands import Command
 
 COMMANDS = {
     "new": Command("cli.recipe.new", "write the recipe of a model, with its forecast"),
-    "import": Command("cli.recipe.import_", "write a recipe from sparkrun's, or from an exported file"),
+    "import": Command("cli.recipe.import_", "write a recipe from a recipe, script or compose file of others"),
     "export": Command("cli.recipe.export", "print a recipe with its architectures as one file"),
 }
 

@@ -1,44 +1,53 @@
-"""`vllm-spark recipe import`: a recipe of sparkrun, or one that `vllm-spark recipe export` wrote."""
+"""`vllm-spark recipe import`: the servers of a file of others, or a recipe that `vllm-spark recipe export` wrote."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.authoring import composing, engine_choice, recipe_file, recipe_text, sharing, sparkrun
+from vllm_spark.authoring import composing, engine_choice, imported, launch_file, recipe_file, recipe_text, sharing
+from vllm_spark.authoring.imported import Imported
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import documents, paths, text
 from vllm_spark.core.plain_data import DocumentError
-from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.run_command import typed
+from vllm_spark.core.types import Document
 from vllm_spark.recipe import folders, known_issues, loader
-from vllm_spark.sizing import forecast
 
-# Any vLLM: a recipe of sparkrun names an image and not a version.
-ANY_ENGINE = {"name": "sparkrun", "engine": {"since": "0.0.0"}}
+# Names of files that say nothing of a server.
+EVERYBODYS = {"recipe", "compose", "docker-compose"}
+# Any vLLM: a file that names no image names no version either.
+ANY_ENGINE = {"name": "import", "engine": {"since": "0.0.0"}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "file", type=Path, help="a recipe of NVIDIA's catalogue, eugr or sparkrun, a script, a compose file"
+    )
     parser.add_argument("--name", help="name of the recipe; default: the file's")
+    parser.add_argument(
+        "--as", dest="model", metavar="OWNER/NAME", help="repository of a model that the file has as a path"
+    )
     parser.add_argument("--like", metavar="RECIPE", help="take image, engine and runtime from this recipe")
     arguments.add_destination(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recipe and print what was left out. Raises RefusedError; then nothing is written."""
-    document = _read(args.file)
+    """Write the recipes and print what was left out. Raises RefusedError; then nothing is written."""
     into = args.into or folders.of_site()
-    if sparkrun.is_sparkrun(document) and "schema_version" not in document:
-        return _of_sparkrun(args, document, into)
-    if not isinstance(document.get("name"), str):
-        raise RefusedError([_bad(args.file, "no `name` in it", "a file of `vllm-spark recipe export`")])
-    recipe, architectures = sharing.parted(document)
+    ours = _exported(args.file)
+    if ours is None:
+        return _of_others(args, into)
+    recipe, architectures = sharing.parted(ours)
     files = _texts(args.name, recipe, architectures)
     placed = recipe_file.place(files, into, replace=args.replace, source=args.file)
     print("\n".join(f"written: {file}" for file in placed))
@@ -49,20 +58,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(file: Path) -> Any:
+def _exported(file: Path) -> Any:
+    """Return the document of a recipe of ours, None for another file. Its faults are told by the one who reads it."""
     try:
         document = documents.read_yaml(file)
-    except DocumentError as error:
-        raise RefusedError([_bad(file, error.fault.what, error.fault.expected)]) from error
-    if not isinstance(document, dict) or not ({"model", "name"} & set(document)):
-        raise RefusedError(
-            [_bad(file, "no `model` in it", "a recipe of sparkrun, or a file of `vllm-spark recipe export`")]
-        )
-    return document
-
-
-def _bad(file: Path, what: str, expected: str) -> Any:
-    return sparkrun.BAD_IMPORT(what=f"{file}: {what}", expected=expected, fix="name another file.")
+    except DocumentError:
+        return None
+    ours = (
+        isinstance(document, dict) and isinstance(document.get("name"), str) and not launch_file.FOREIGN & {*document}
+    )
+    return document if ours else None
 
 
 def _texts(
@@ -75,28 +80,94 @@ def _texts(
     return files
 
 
-def _of_sparkrun(args: argparse.Namespace, document: dict[str, Any], into: Path) -> int:
-    name = args.name or composing.recipe_name(args.file.stem)
-    catalogue = forecast.catalogue([paths.RECIPES])
+@cache
+def _catalogue() -> list[Document]:
+    return [loader.load(name).document for name in loader.names([paths.RECIPES])]
+
+
+def _of_others(args: argparse.Namespace, into: Path) -> int:
+    """Write a recipe for each server of the file. Of several, one that is refused does not stop the rest."""
+    launches, others = launch_file.read(args.file)
+    catalogue = _catalogue()
     base = like.base(args.like) or engine_choice.choose(str(args.file), ANY_ENGINE, catalogue)
-    imported = sparkrun.convert(document, name, base, args.file)
-    recipe = imported.recipe
-    files = recipe_file.place(
-        _texts(None, recipe, {}, imported.questions), into, replace=args.replace, source=args.file
-    )
+    stem, written = args.name or composing.recipe_name(args.file.stem), 0
+    refused: list[Refusal] = []
+    for launch in launches:
+        own = composing.recipe_name(
+            launch.name or next((word for word in launch.words if not word.startswith("-")), "")
+        )
+        name = f"{stem}-{own}"[: composing.NAME_CHARACTERS].strip("-.") if len(launches) > 1 else stem
+        name = args.name or own if name in EVERYBODYS else name
+        given = replace(launch, model=args.model or launch.model, what=_source(args.file, launch.what))
+        try:
+            one = imported.convert(given, name, base, catalogue, args.file)
+            files = _texts(None, one.recipe, {}, one.questions)
+            _print(name, one, recipe_file.place(files, into, replace=args.replace, source=args.file))
+        except RefusedError as error:
+            refused += error.refusals
+        else:
+            written += 1
+    for line in others:
+        print(f"not imported: {text.printable(line)}")
+    if not written:
+        raise RefusedError(refused)
+    for refusal in refused:
+        print(f"not imported: {refusal}")
+    return 0
+
+
+def _source(file: Path, said: str) -> str:
+    """Return the source of a recipe: the file by its checksum, and the commit of the checkout in which it lies."""
+    commit = _commit(file.resolve().parent)
+    where = f", of the checkout at {commit}" if commit else ""
+    what = f": {text.one_line(said)}" if said else ""
+    return f"{text.one_line(file.name)} (sha256 {sha256(file.read_bytes()).hexdigest()}){where}{what}"
+
+
+def _commit(folder: Path) -> str:
+    """Return the commit that is checked out around a folder; empty outside of a checkout. Git itself is not called,
+    because the configuration of a stranger's checkout may run programs."""
+    for parent in (folder, *folder.parents):
+        head = parent / ".git" / "HEAD"
+        if head.is_file():
+            said = head.read_text(encoding="utf-8", errors="replace").strip()
+            ref = head.parent / said.removeprefix("ref: ")
+            return said if not said.startswith("ref: ") else ref.read_text().strip() if ref.is_file() else ""
+    return ""
+
+
+def _print(name: str, one: Imported, files: Sequence[Path]) -> None:
+    recipe = one.recipe
+    image = recipe["image"]
+    pin = image["digest"][:19] if "digest" in image else "without a digest"
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
+    print(f"  image: {image['repository']}:{image['tag']}, {pin}")
     print(f"  Sparks: {recipe['topology']['nodes']}")
-    for line in imported.left_out:
+    for line in one.left_out:
         print(f"  left out: {text.printable(typed(' '.join(line.split())))}")
-    for question in imported.questions:
+    for question in one.questions:
         print(f"  open: {question}")
-    if "architecture" not in recipe["model"]:
-        print("  forecast: unknown, because sparkrun's recipes name no architecture")
+    if one.known:
+        print(f"  the catalogue has {one.known['name']} for this repository: {_evidence(one.known)}")
+    elif "architecture" not in recipe["model"]:
+        print("  forecast: unknown, because the file names no architecture")
         print(f"  `vllm-spark recipe new {recipe['model']['repository']}` writes a second recipe, which has one")
     print("\n".join(f"written: {file}" for file in files))
-    if "revision" in recipe["model"]:
-        print(f"Next: vllm-spark check {files[0]}")
-    else:
+    missing = [what for what, block in (("the image's digest", image),) if "digest" not in block]
+    missing += ["the model's commit"] * ("revision" not in recipe["model"])
+    missing += ["the drafter's commit"] * ("revision" not in recipe.get("drafter", {"revision": ""}))
+    if missing:
         print(typed(f"Next: ansible-playbook lock.yml -e vllm_lock_recipes={name}"))
-        print("It pins the model's commit, which a deploy needs.")
-    return 0
+        print(f"It pins {' and '.join(missing)}, which a deploy needs.")
+    else:
+        print(f"Next: vllm-spark check {files[0]}")
+
+
+def _evidence(known: Document) -> str:
+    """Return what is on record of a recipe of the catalogue."""
+    figures = [
+        f"{one['metric']} {one['value']} {one['unit']}, {one['load']} ({one['source']})"
+        for one in known.get("expected", ())
+    ]
+    runs = len(known.get("evidence", ()))
+    return "; ".join([*figures[:1], f"{runs} entries of evidence" if runs else "no evidence of a run"])

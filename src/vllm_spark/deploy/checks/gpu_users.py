@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import ProcessFacts
 from vllm_spark.core.units import gib
+from vllm_spark.deploy import holders
 from vllm_spark.deploy.check_registry import Observation, check
 from vllm_spark.deploy.host_context import HostContext
 
@@ -46,7 +47,7 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
     own = context.docker.get("containers") or {}
     owners: dict[tuple[str, str], list[ProcessFacts]] = {}
     for process in context.host_facts.get("processes") or []:
-        owner = _owner(process)
+        owner = holders.owner(process)
         if owner[1] not in own and not (_is_ollama(process) and context.host_facts.get("ollama")):
             owners.setdefault(owner, []).append(process)
     for (kind, name), group in owners.items():
@@ -60,7 +61,7 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
                 {
                     "name": title if kind == "process" else f"{kind} {name}",
                     "amount": amount,
-                    "how": _how_to_stop(kind, name, context.host, pids),
+                    "how": holders.how_to_stop(kind, name, context.host, pids),
                 },
                 evidence=f"compute-apps {title}, {amount}",
             )
@@ -73,38 +74,20 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
     needs=("host", "docker"),
     what="container {name} has access to the GPU of {host} and can allocate memory at any time, though the memory of a "
     "Spark holds one model server",
-    fix="`ssh -t {host} sudo docker stop {name}` before the deploy, or leave it if it stays idle.",
+    fix="{how}. Or leave it if it stays idle.",
     source="docker inspect (HostConfig.DeviceRequests, Runtime); vllm#46307: loading and profiling go above the "
     "engine's share",
 )
 def gpu_container(context: HostContext) -> Iterator[Observation]:
     """Yield containers with the GPU that are not the toolkit's and that gpu-process does not name."""
-    named = {_owner(process)[1] for process in context.host_facts.get("processes") or []}
+    named = {holders.owner(process)[1] for process in context.host_facts.get("processes") or []}
     own = context.docker.get("containers") or {}
     for name in context.docker.get("on_gpu") or []:
         if name not in own and name not in named and not (context.host_facts.get("ollama") and "ollama" in name):
-            yield Observation({"name": name}, evidence=f"docker inspect {name}")
-
-
-def _owner(process: ProcessFacts) -> tuple[str, str]:
-    """Return (container, unit or process; its name). A process of a user session is its own owner, because its unit
-    is the whole session."""
-    unit = str(process.get("unit") or "")
-    if process.get("container"):
-        return "container", str(process["container"])
-    if unit and not unit.startswith(("user@", "session-")):
-        return "unit", unit
-    return "process", str(process["process"])
+            how = holders.how_to_stop("container", name, context.host, "")
+            yield Observation({"name": name, "how": how}, evidence=f"docker inspect {name}")
 
 
 def _is_ollama(process: ProcessFacts) -> bool:
     names = (process["process"], process.get("unit"), process.get("container"))
     return any("ollama" in name for name in names if name)
-
-
-def _how_to_stop(kind: str, name: str, host: str, pids: str) -> str:
-    if kind == "container":
-        return f"`ssh -t {host} sudo docker stop {name}`"
-    if kind == "unit":
-        return f"`ssh -t {host} sudo systemctl stop {name}`"
-    return f"end it the way it was started (a notebook: shut its kernel down), or `ssh -t {host} kill {pids}`"

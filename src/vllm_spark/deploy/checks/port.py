@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core import ports
+from vllm_spark.deploy import holders
 from vllm_spark.deploy.check_registry import Observation, check
 from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.edge import ports as edge_ports
@@ -31,7 +32,7 @@ def required_ports(spec: Spec) -> Iterator[int]:
     needs=("ports",),
     what="port {port} of {host} is held by {holder}",
     expected="a free port for {deployment}",
-    fix="stop that process{alternative}.",
+    fix="{how}{alternative}.",
 )
 def port_taken(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
@@ -47,6 +48,7 @@ def port_taken(context: HostContext) -> Iterator[Observation]:
                 {
                     "port": str(port),
                     "holder": edge_ports.format_holder(holder),
+                    "how": holders.how_to_stop(*holders.owner(holder), context.host, str(holder["pid"])),
                     "deployment": deployment.name,
                     "alternative": alternative,
                 }
