@@ -291,7 +291,7 @@ def _nodes(file: Path, launch: Launch, flags: Mapping[str, Any], result: Importe
     tensor, pipeline = (_count(flags.get(f"{name}-parallel-size")) for name in ("tensor", "pipeline"))
     nodes = max(tensor * pipeline, launch.nodes, _count(flags.get("nnodes")))
     sizes = f"--tensor-parallel-size {tensor}" + f" times --pipeline-parallel-size {pipeline}" * (pipeline > 1)
-    if launch.most == 1:
+    if launch.most == 1 and tensor * pipeline <= MOST_NODES:
         result.left_out += [f"{sizes}: the recipe is for 1, one rank on each Spark"] * (tensor * pipeline > 1)
         return 1
     if nodes > MOST_NODES:
@@ -333,11 +333,11 @@ def _drafter(config: Any, model: str, pinned: Mapping[str, str], result: Importe
 def _memory(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
     """Return the memory block: the bytes of the cache if the recipe names them, else a share of the Spark. Beside bytes
     the share is what the engine wants free at its start, and takes nothing."""
-    asked, cache = flags.get("gpu-memory-utilization"), flags.get("kv-cache-memory-bytes")
+    asked, cache = flags.get("gpu-memory-utilization", 0), flags.get("kv-cache-memory-bytes")
     named = isinstance(asked, float) and 0 < asked < 1
     sized = isinstance(cache, int) and not isinstance(cache, bool) and cache > 0
     share = min(asked, UTILIZATION) if named else UTILIZATION
-    if named and asked > UTILIZATION:
+    if named and share < asked:
         why = f"the recipe has {UTILIZATION}, above which hosts lost processes"
         result.left_out.append(f"gpu_memory_utilization {asked}: {why}")
     if cache is not None and not sized:

@@ -98,10 +98,9 @@ class Shell:
             if not sure and value != known:
                 # An array keeps what it has in any case.
                 kept = known if isinstance(known, list) else []
-                unknown = (
-                    f"{UNKNOWN}{name} (on a condition of the script: {one(value[len(kept) :] if kept else value)})"
-                )
-                value = [*kept, unknown] if kept else unknown
+                said = f"{UNKNOWN}{name} (on a condition of the script: "
+                earlier = f"{known[:-1]} or " if isinstance(known, str) and known.startswith(said) else said
+                value = [*kept, f"{said}{one(given[len(kept) :])})"] if kept else f"{earlier}{one(given)})"
             self.variables[name] = value
 
     def _statement(self) -> tuple[str, dict[str, Value], list[str]]:
@@ -141,17 +140,18 @@ class Shell:
                 raise ValueError(f"no closing quotation for {piece[:40]}")
             return [piece.strip("'")] if piece[0] == "'" else self.filled(piece[1:].removesuffix('"'))
         match = EXPANSION.fullmatch(piece)
-        value = self._value(match) if match else piece.removeprefix("\\")
+        value = self._value(match, quoted=False) if match else piece.removeprefix("\\")
         return value if isinstance(value, list) else value.split() if match and UNKNOWN not in value else [value]
 
-    def _value(self, match: re.Match[str]) -> Value:
+    def _value(self, match: re.Match[str], *, quoted: bool = True) -> Value:
         parts = INSIDE.fullmatch(match[1] if match[1] is not None else match[2])
         if match[0] == "$$" or parts is None:
             return "$" if match[0] == "$$" else UNKNOWN + match[0].strip("${}")
         name, does, word = parts.groups()
         known = self.variables.get(name)
         if does == "+" or (does and not known):
-            return one(Shell(word, self.variables)._words()) if bool(known) == (does == "+") else ""
+            taken = bool(known) == (does == "+")
+            return (self.filled(word)[0] if quoted else Shell(word, self.variables)._words()) if taken else ""
         return UNKNOWN + name if known is None else known
 
     def _end(self) -> str:
