@@ -20,6 +20,7 @@ from vllm_spark.core import documents, schema, strict_yaml, text
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.node.secret_names import has_form
 
 BAD_IMPORT = register("bad-import", runbook="recipe-new")
 
@@ -130,7 +131,9 @@ def _servers(file: Path, shell: Shell, around: Launch) -> Iterator[Launch]:
         exported = {name: str(shell.variables[name]) for name in shell.exported if name in shell.variables}
         servers = list(_server(file, words, replace(around, env={**around.env, **exported, **own}), shell))
         found += servers
-        others += [] if servers or words[0] in KNOWN["idle"] else [line.replace(UNKNOWN, "$")]
+        # Two words name a command. Behind them may be a token.
+        shown = " ".join("…" if has_form(word) else word.replace(UNKNOWN, "$") for word in words[:2])
+        others += [] if servers or words[0] in KNOWN["idle"] else [shown]
     said = [f"other commands, which nothing runs: {text.one_line('; '.join(others))}"] if others else []
     yield from (replace(one, notes=[*one.notes, *said]) for one in found)
 
@@ -144,7 +147,7 @@ def _server(file: Path, words: list[str], around: Launch, shell: Shell) -> Itera
         words = words[1:]
     first = words[0] if words else ""
     flag = next((at for at, word in enumerate(words) if at and re.fullmatch("-[a-z]*c", word)), 0)
-    if CONTAINER.fullmatch(first):
+    if CONTAINER.fullmatch(first) and words[1:2] != ["compose"]:
         verb = next((at for at, word in enumerate(words) if word in ("run", "create", "exec")), len(words))
         yield from _docker(file, words[verb:], around, shell)
     elif SHELL.fullmatch(first) and flag:
@@ -174,6 +177,7 @@ def _docker(file: Path, words: list[str], around: Launch, shell: Shell) -> Itera
             name: value if equals else str(shell.variables.get(name, UNKNOWN + name)) for name, equals, value in pairs
         },
         mounts=[mount for key in ("v", "volume", "mount") for mount in options.get(key, ())],
+        notes=[*around.notes, *(f"--env-file {file}: it is not read" for file in options.get("env-file", ()))],
     )
     yield from _in_image(file, [options.get("entrypoint", []), words[at + 1 :]], inside, shell)
 
@@ -218,7 +222,9 @@ def _service(file: Path, service: Document, shell: Shell) -> Iterator[Launch]:
     pairs = given.items() if isinstance(given, Mapping) else (str(entry).partition("=")[::2] for entry in given)
     env = {str(name): filled(value) for name, value in pairs if value is not None}
     mounts = [str(one.get("target") if isinstance(one, Mapping) else one) for one in service.get("volumes") or ()]
-    around = Launch(image=filled(service.get("image", "")), env=env, mounts=mounts)
+    image = filled(service.get("image") or "a build of its owner" * ("build" in service))
+    notes = [f"env_file {service['env_file']}: it is not read"] if "env_file" in service else []
+    around = Launch(image=image, env=env, mounts=mounts, notes=notes)
     yield from _in_image(file, [words(service.get("entrypoint")), words(service.get("command"))], around, shell)
 
 

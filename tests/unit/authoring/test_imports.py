@@ -117,3 +117,14 @@ def test_a_private_character_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     file.write_text("vllm serve a/b --seed \ue0007\n")
     assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
     assert "Fix: name another file" in capsys.readouterr().err
+
+
+def test_a_token_of_another_command_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = f"hf_{'a' * 34}"
+    file = tmp_path / "x.sh"
+    lines = [f"huggingface-cli {token}", f"docker login -p {token}", f"HF_TOKEN={token} vllm serve openai/gpt-oss-20b"]
+    file.write_text("\n".join(lines))
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert token not in f"{printed.out}{printed.err}{(tmp_path / 'out' / 'x.yml').read_text()}"
+    assert "other commands, which nothing runs: huggingface-cli …; docker login" in printed.out
