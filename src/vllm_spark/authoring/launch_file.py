@@ -186,7 +186,8 @@ def _in_image(file: Path, parts: list[list[str]], around: Launch, shell: Shell) 
     """Yield the server of a container with an entrypoint and a command. That of vLLM's own images is `vllm serve`."""
     entrypoint, words = parts
     first = words[0] if words else ""
-    found = list(_server(file, [*entrypoint, *words], around, shell))
+    # An empty entrypoint takes the image's away.
+    found = list(_server(file, [*filter(None, entrypoint), *words], around, shell))
     stock = "vllm" in around.image and not any(entrypoint) and re.match(rf"$|-|serve$|.*[/{UNKNOWN}]", first)
     if not found and (stock or (first == "serve" and UNKNOWN in around.image)):
         found = [replace(around, words=words[first == "serve" :])]

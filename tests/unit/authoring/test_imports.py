@@ -128,3 +128,24 @@ def test_a_token_of_another_command_is_not_shown(tmp_path: Path, capsys: pytest.
     printed = capsys.readouterr()
     assert token not in f"{printed.out}{printed.err}{(tmp_path / 'out' / 'x.yml').read_text()}"
     assert "other commands, which nothing runs: huggingface-cli …; docker login" in printed.out
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        'docker run --entrypoint "" vllm/vllm-openai:v0.30.0 vllm serve openai/gpt-oss-20b --seed 7',
+        "docker run --entrypoint vllm vllm/vllm-openai:v0.30.0 serve openai/gpt-oss-20b --seed 7",
+        "sudo docker run -it --rm --gpus=all vllm/vllm-openai:v0.30.0 --model openai/gpt-oss-20b --seed 7",
+        "docker run vllm/vllm-openai:v0.30.0 openai/gpt-oss-20b --seed 7",
+        "docker exec -d engine bash -lc 'exec vllm serve \"$1\" --seed 7' x openai/gpt-oss-20b",
+        "nohup uv run python3 -m vllm.entrypoints.openai.api_server --seed 7 --model openai/gpt-oss-20b >log 2>&1 &",
+        "cd /x && exec vllm serve --seed 7 openai/gpt-oss-20b",
+        "docker compose up -d\nvllm serve openai/gpt-oss-20b --seed 7",
+    ],
+)
+def test_the_ways_to_start_a_server(launch: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.sh"
+    file.write_text(f"{launch}\n")
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    recipe = loader.read(tmp_path / "out" / "x.yml").document
+    assert (recipe["model"]["repository"], recipe["args"]) == ("openai/gpt-oss-20b", {"seed": 7})
