@@ -112,9 +112,12 @@ def read_checkpoint(value: Damage, folder: Path) -> None:
 
 
 def sound_imports() -> list[Any]:
-    """Return recipes of sparkrun, and recipes in one file as `recipe export` writes them."""
+    """Return recipes of sparkrun, compose files, and recipes in one file as `recipe export` writes them."""
     cases = yaml.load((DATA / "sparkrun" / "cases.yml").read_text(), yaml.CSafeLoader)
     found = [case["recipe"] for case in cases if "refused" not in case]
+    files = yaml.load((DATA / "imports" / "files.yml").read_text(), yaml.CSafeLoader)
+    sound = [row for row in files if row["expected"]["outcome"] == "import" and not {"held", "beside"} & {*row}]
+    found += [yaml.load(row["text"], yaml.CSafeLoader) for row in sound if row["name"].endswith(("yml", "yaml"))]
     for name in EXPORTED:
         file = paths.RECIPES / f"{name}.yml"
         found.append(sharing.shared(loader.read(file), documents.read_yaml(file)))
@@ -130,7 +133,9 @@ def read_import(content: bytes, folder: Path) -> None:
 
 def run(command: Any, words: Namespace, folder: Path) -> None:
     """Run a sub-command that writes into the folder. Raises what it raises."""
-    words = Namespace(**{"name": None, "like": None, "into": folder / "out", "replace": True, **vars(words)})
+    words = Namespace(
+        **{"name": None, "model": None, "like": None, "into": folder / "out", "replace": True, **vars(words)}
+    )
     quiet, known = io.StringIO(), catalogue()
     with (
         contextlib.redirect_stdout(quiet),

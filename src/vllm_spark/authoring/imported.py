@@ -162,7 +162,7 @@ def _figures(measured: Document) -> Iterator[dict[str, Any]]:
         cell = {"prompt": load["input_tokens"], "output": load["output_tokens"], "streams": load["concurrency"]}
         streams = "one stream" if cell["streams"] == 1 else f"{cell['streams']} streams"
         said = f"{streams}, {cell['prompt']} tokens in, {cell['output']} out ({load.get('dataset')})"
-        rows = ((metric, results[key]) for metric, key in FIGURES.items() if key in results)
+        rows = ((metric, results[key]) for metric, key in FIGURES.items() if results.get(key))
         fixed = {"unit": "tok/s", "load": said, "source": source}
         yield from ({"metric": metric, "value": value, **fixed, "cell": {**cell}} for metric, value in rows)
 

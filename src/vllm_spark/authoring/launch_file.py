@@ -77,21 +77,17 @@ def read(file: Path) -> tuple[list[Launch], list[str]]:
     """Return the servers of a file, and a line for each of its services that is none.
 
     Raises RefusedError for a file of no known form, and for one without a server of vLLM."""
+    others: list[str] = []
     try:
         content = documents.read_text(file, MAX_BYTES)
         document = None if _is_script(file, content) else documents.read_yaml(file)
+        reads = _script if document is None else next((FORMS[key] for key in FORMS if key in (document or ())), None)
+        if reads is None or UNKNOWN in content:
+            expected = f"{KNOWN['forms']} or a file of `vllm-spark recipe export`"
+            raise bad(file, "no `model` in it", expected, "name another file.")
+        found = list(reads(file, _checked(file, document) if document else content, others))
     except DocumentError as error:
         raise bad(file, error.fault.what, error.fault.expected, "name another file.") from error
-    reads = _script if document is None else next((FORMS[key] for key in FORMS if key in (document or ())), None)
-    if reads is None or UNKNOWN in content:
-        raise bad(
-            file, "no `model` in it", f"{KNOWN['forms']} or a file of `vllm-spark recipe export`", "name another file."
-        )
-    if document is not None and (faults := list(schema.faults(document, SCHEMA))):
-        raise RefusedError(refusal for fault in faults for refusal in bad(file, fault.what, fault.expected).refusals)
-    others: list[str] = []
-    try:
-        found = list(reads(file, document or content, others))
     except ValueError as error:
         raise bad(file, f"the command cannot be read: {error}", "words and quotes of a shell") from error
     heads = [one for one in found if not WORKERS.search(f" {' '.join(one.words)} ")]
@@ -101,6 +97,13 @@ def read(file: Path) -> tuple[list[Launch], list[str]]:
         raise bad(file, f"no `vllm serve` in it{seen}", "`vllm serve MODEL` or `docker run IMAGE MODEL`", fix)
     # A script may have the same line twice, for two ranks.
     return list({(*one.words, one.image, one.name): one for one in heads}.values()), others
+
+
+def _checked(file: Path, document: Any) -> Any:
+    """Return a document. Raises RefusedError with every value that no reader could take."""
+    if faults := list(schema.faults(document, SCHEMA)):
+        raise RefusedError(refusal for fault in faults for refusal in bad(file, fault.what, fault.expected).refusals)
+    return document
 
 
 def _is_script(file: Path, content: str) -> bool:
@@ -262,7 +265,7 @@ def _nvidia(file: Path, document: Document, _: list[str]) -> Iterator[Launch]:
 def _performance(file: Path) -> tuple[Document, list[str]]:
     """Return the figures beside a recipe, if they are of this very text, and a note if they are not."""
     beside = file.with_name("performance.yaml")
-    measured = documents.read_yaml(beside) if beside.is_file() else {}
+    measured = _checked(beside, documents.read_yaml(beside)) if beside.is_file() else {}
     if not measured or measured.get("recipe_sha256") == sha256(file.read_bytes()).hexdigest():
         return measured, []
     return {}, ["performance.yaml: it measured another text of this recipe (recipe_sha256)"]

@@ -149,3 +149,18 @@ def test_the_ways_to_start_a_server(launch: str, tmp_path: Path) -> None:
     assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
     recipe = loader.read(tmp_path / "out" / "x.yml").document
     assert (recipe["model"]["repository"], recipe["args"]) == ("openai/gpt-oss-20b", {"seed": 7})
+
+
+@pytest.mark.parametrize(
+    "measured",
+    ["profiles: 5", "profiles: [{workload: {}, results: {}}]", "[1]", "{", "software: {model_revision: [1]}"],
+)
+def test_figures_with_a_fault_name_their_file(
+    measured: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {**_nvidia("qwen3.6-27b-1x")}
+    row.pop("figures")
+    (tmp_path / "performance.yaml").write_text(measured)
+    outcome = import_rows.run(row, "nvidia", tmp_path)
+    assert outcome.status == 1
+    assert " Fix: " in outcome.err
