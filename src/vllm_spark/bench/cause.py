@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_spark.core.run_command import typed
+from vllm_spark.node.bench.leading import measures_prompt
 from vllm_spark.node.bench.records import CellRecord, Sample
 
-# A ratio inside of 1 ± EQUAL counts as equal: the largest noise of one stream (noise.EXPERTS).
+# A ratio inside of 1 ± EQUAL counts as equal: the largest noise of one stream.
 EQUAL = 0.04
+OF_PROMPT = ("prefill", "first_token")
 # Acceptance is a property of the text, and the corpora are seeded: it hardly varies.
 LOWER_ACCEPTANCE = 0.92
 # A healthy run has 2500 MHz; a cap of 2200 MHz costs 15 to 35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark, 38).
@@ -51,7 +53,9 @@ def _hosts(old: CellRecord, new: CellRecord, test: HostTest) -> list[str]:
 
 
 def ratio(old: CellRecord, new: CellRecord, metric: str) -> float | None:
-    """Return new median / old median, or None if one of them is missing or zero."""
+    """Return new median / old median. None if one is missing or zero, and for a prompt that the cell does not judge."""
+    if metric in OF_PROMPT and not measures_prompt(new["cell"]):
+        return None
     before, after = (cell["figures"].get(metric) for cell in (old, new))
     return after["median"] / before["median"] if before and after and before["median"] else None
 
@@ -91,7 +95,7 @@ def _drafter(old: CellRecord, new: CellRecord) -> bool:
 
 def _step_alone(old: CellRecord, new: CellRecord) -> bool:
     prefill = ratio(old, new, "prefill")
-    return _slower_step(old, new) and prefill is not None and abs(prefill - 1) <= EQUAL
+    return _slower_step(old, new) and (prefill is None or abs(prefill - 1) <= EQUAL)
 
 
 def _both(old: CellRecord, new: CellRecord) -> bool:
@@ -121,7 +125,7 @@ RULES = (
     Rule("thermal", "the GPU throttles because of its temperature", "gpu-clocks", host=_throttled),
     Rule("clocks", "a lower clock of the GPU: step and prefill are slower together", "gpu-clocks", _slower, _clock),
     Rule("drafter", "the drafter: fewer tokens are accepted, and a step takes as long", "drafter", _drafter),
-    Rule("eager", "the step alone is slower: eager mode, no CUDA graphs, or other kernels", "slow", _step_alone),
+    Rule("eager", "the step is slower: eager mode, no CUDA graphs, or other kernels", "slow", _step_alone),
     Rule("prefill", "the prompt alone is slower: smaller chunks, or other kernels", "slow", _prefill_alone),
     Rule("engine", "step and prefill are slower at the same clocks: other kernels or other load", "slow", _both),
 )

@@ -5,27 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from statistics import fmean
 from typing import Literal
 
 from vllm_spark.bench import cause, key, noise
 from vllm_spark.bench.evidence import BY_POSITION, Evidence
-from vllm_spark.core import paths
 from vllm_spark.node.bench import bands
 from vllm_spark.node.bench.leading import FIRST, leading_metrics, measures_prompt
 from vllm_spark.node.bench.records import UNITS, Cell, CellRecord, Figure
-from vllm_spark.recipe import architecture, loader
 
 # `shown`: the cell is not measured for this metric, so a change of it is not judged.
 Judgement = Literal["same", "better", "worse", "shown", "not measured", "worthless"]
 JUDGED = frozenset({"same", "better", "worse"})
 
 MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
-TOPOLOGY_TP = "tp "
 TOO_NOISY = "too noisy"
 DRIFT = "drift"
-IN_DOUBT = "in doubt"
 # A band that is wider cannot tell an unchanged server from a broken one.
 WIDEST = 0.2
 
@@ -64,18 +58,18 @@ class Comparison:
 
 
 def compare(history: Sequence[Evidence], run: Evidence) -> Comparison:
-    """Return the comparison of a run with earlier ones, the oldest first. The first one is the anchor: the keys and the
-    causes are compared with it."""
+    """Return the comparison of a run with earlier ones, the oldest first. The key is compared with that of the last
+    one, and a slower cell with the last one that was not slower."""
     if not history:
         return Comparison()
-    anchor = history[0]
+    last = history[-1]
     rows = tuple(_Judge(history, run).rows())
     worse = dict.fromkeys(row.cell for row in rows if row.judgement == "worse")
     return Comparison(
-        changed=tuple(key.changes(anchor.run["key"], run.run["key"])),
-        comparable=key.comparable(anchor.run["key"], run.run["key"]),
+        changed=tuple(key.changes(last, run)),
+        comparable=key.comparable(last, run),
         rows=rows,
-        causes={cell: cause.sentence(_counted(history, cell)[0], run.cells[cell]) for cell in worse},
+        causes={cell: cause.sentence(_sound(history, cell, rows), run.cells[cell]) for cell in worse},
     )
 
 
@@ -96,24 +90,6 @@ def faults(cell: CellRecord) -> str:
     return "; ".join(f"{fault['id']}: {fault['what']}" for fault in cell["faults"])
 
 
-def tensor_parallel(run: Evidence) -> int:
-    """Return the width of the tensor parallelism that the key names, or 1."""
-    _, named, rest = run.run["key"]["topology"].partition(TOPOLOGY_TP)
-    digits = rest.partition(",")[0].strip()
-    return int(digits) if named and digits.isdigit() else 1
-
-
-@lru_cache
-def has_experts(name: str) -> bool:
-    """Return False for a dense model. A recipe that is not in the catalogue counts as a mixture of experts, whose band
-    is the wider one."""
-    folders = [paths.RECIPES]
-    if name not in loader.names(folders):
-        return True
-    model = loader.load(name, folders).document["model"].get("architecture")
-    return architecture.load(model).experts is not None if model else True
-
-
 def loss(metric: str, old: float, new: float) -> float:
     """Return the logarithm of how much slower a positive figure is; negative for a gain."""
     return math.log(old / new) if metric in MORE_IS_BETTER else math.log(new / old)
@@ -132,22 +108,20 @@ def _counted(history: Sequence[Evidence], cell: str) -> list[CellRecord]:
     return [run.cells[cell] for run in history if cell in run.cells and not worthless(run.cells[cell])]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The noise of alike cells: between the earlier runs, of this run beside the first, and inside the runs."""
-
-    between: bands.Noise
-    scatter: bands.Noise
-    inside: bands.Noise
+def _sound(history: Sequence[Evidence], cell: str, rows: Sequence[Row]) -> CellRecord:
+    """Return the record of a cell whose figure is nearest to the level that the run is slower than."""
+    row = next(row for row in rows if row.cell == cell and row.judgement == "worse")
+    known = [record for record in _counted(history, cell) if _positive(record, row.metric)]
+    return min(known, key=lambda record: abs(loss(row.metric, row.old or 1.0, record["figures"][row.metric]["median"])))
 
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The earlier runs and the run that is judged by them."""
+    """The earlier runs and the run that is judged by them. `noise` is that between runs, by what makes a figure."""
 
     history: Sequence[Evidence]
     run: Evidence
-    groups: dict[tuple[object, ...], Group] = field(default_factory=dict)
+    noise: dict[tuple[object, ...], bands.Noise] = field(default_factory=dict)
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows of every cell of all runs."""
@@ -184,64 +158,45 @@ class _Judge:
             where = "in one run only" if figures or new else "in neither run"
             return Row(name, metric, unit, *values, None, "not measured", where)
         if min(new["median"], *(figure["median"] for figure in figures)) <= 0 or not comparisons:
-            return Row(name, metric, unit, figures[0]["median"], new["median"], None, "shown")
+            return Row(name, metric, unit, figures[-1]["median"], new["median"], None, "shown")
         return self.judged(metric, after, figures, comparisons)
 
     def judged(self, metric: str, after: CellRecord, earlier: Sequence[Figure], comparisons: int) -> Row:
-        """Return the row of a figure that is judged."""
-        new, like = after["figures"][metric], after["cell"]
-        first = earlier[0]["median"]
+        """Return the row of a figure that is judged: by its recent level and by its best one."""
+        new, like, first = after["figures"][metric], after["cell"], earlier[0]["median"]
+        inside = bands.inside([new["values"], *(figure["values"] for figure in earlier)])
+        known = self.between(metric, like)
+        known = replace(known, sigma=max(known.sigma, bands.MEDIAN * inside.sigma / math.sqrt(len(new["values"]))))
+
+        def width(level: noise.Level) -> float:
+            return level.width(known, comparisons)
+
         losses = [loss(metric, first, figure["median"]) for figure in earlier]
-        smallest, known = self.floor(like), self.of_group(metric, like)
-        level = noise.anchored(losses, max(smallest, known.between.band(comparisons, 2)))
-        sides = 1 + 1 / len(level)
-        if known.between.freedom:
-            width = max(known.between.band(comparisons, sides), noise.SMALLEST)
-        else:
-            width = max(smallest, known.scatter.band(comparisons, sides))
-        own = bands.inside([new["values"], *(figure["values"] for figure in earlier)])
-        inside = bands.Noise(max(own.sigma, known.inside.sigma), known.inside.freedom)
-        values = 1 / len(new["values"]) + 1 / sum(len(figure["values"]) for figure in earlier)
-        width = max(width, bands.MEDIAN * inside.band(comparisons, values))
-        now = loss(metric, first, new["median"]) - fmean(level)
-        old = first * math.exp(fmean(level) * (-1 if metric in MORE_IS_BETTER else 1))
-        few = f"{len(earlier)} of {noise.LEAST} earlier runs that tell the spread between runs"
-        judgement, note = judge(metric, old, new["median"], width), "" if known.between.freedom else few
-        sure = width if known.between.freedom else max(width, noise.doubt(comparisons, sides))
-        drifts = noise.drift([*(one - fmean(level) for one in losses), now], sure) > noise.LIMIT
-        if judgement == "worse" and now <= sure and not drifts:
-            judgement, note = "not measured", f"{IN_DOUBT}: slower by {math.expm1(now):.1%}, with {few}"
-        elif judgement == "same" and drifts:
-            judgement, note = "worse", f"{DRIFT}: slower by less than the band, run after run"
-        elif width > WIDEST and judgement == "same":
-            judgement, note = "not measured", f"{TOO_NOISY}: a change below {math.expm1(width):.0%} is not visible"
-        return Row(like["id"], metric, new["unit"], old, new["median"], width, judgement, note)
+        now = loss(metric, first, new["median"])
+        recent, anchor = noise.levels(losses, width)
+        lost = anchor if now - recent.loss <= width(recent) and now - anchor.loss > width(anchor) else recent
+        old = first * math.exp(lost.loss * (-1 if metric in MORE_IS_BETTER else 1))
+        band, visible = width(lost), f"a change below {math.expm1(width(lost)):.0%} is not visible"
+        judgement, note = judge(metric, old, new["median"], band), ""
+        if band > WIDEST and judgement == "same":
+            judgement, note = "not measured", f"{TOO_NOISY}: {visible}"
+        elif judgement == "worse" and lost is anchor:
+            note = f"{DRIFT}: slower than its best {noise.LEAST} runs in a row"
+        return Row(like["id"], metric, new["unit"], old, new["median"], band, judgement, note)
 
-    def floor(self, like: Cell) -> float:
-        """Return the band of a cell while there are few earlier runs."""
-        experts = has_experts(self.run.run["subject"]["recipe"])
-        return noise.floor(streams=like["streams"], tensor_parallel=tensor_parallel(self.run), experts=experts)
-
-    def of_group(self, metric: str, like: Cell) -> Group:
-        """Return the noise of a metric in the cells that are alike in what makes it."""
+    def between(self, metric: str, like: Cell) -> bands.Noise:
+        """Return the noise between the earlier runs of a metric, of all cells that are alike in what makes it."""
         source = metric, *_source(metric, like)
-        if source not in self.groups:
-            self.groups[source] = self.group(metric, like)
-        return self.groups[source]
-
-    def group(self, metric: str, like: Cell) -> Group:
-        """Compute the noise of a metric in the cells that are alike."""
-        courses, changes, values = [], [], []
-        for name, cell in self.run.cells.items():
-            new = _positive(cell, metric)
-            alike = _source(metric, cell["cell"]) == _source(metric, like) and metric in leading_metrics(cell["cell"])
-            if not alike or new is None:
-                continue
-            earlier = [figure for old in _counted(self.history, name) if (figure := _positive(old, metric))]
-            values += [new["values"], *(figure["values"] for figure in earlier)]
-            courses.append([math.log(figure["median"]) for figure in earlier])
-            changes += [loss(metric, figure["median"], new["median"]) for figure in earlier[:1]]
-        return Group(noise.between(courses), noise.scatter(changes), bands.inside(values))
+        if source not in self.noise:
+            alike = [
+                name
+                for name, cell in self.run.cells.items()
+                if _source(metric, cell["cell"]) == source[1:] and metric in leading_metrics(cell["cell"])
+            ]
+            figures = [[_positive(old, metric) for old in _counted(self.history, name)] for name in alike]
+            courses = [[math.log(figure["median"]) for figure in one if figure] for one in figures]
+            self.noise[source] = noise.between(courses)
+        return self.noise[source]
 
 
 def _positive(cell: CellRecord, metric: str) -> Figure | None:

@@ -27,13 +27,17 @@ BY_POSITION = "acceptance_by_position"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The content of a file: the run, its cells by id in the file's order, and the end of a run that reached it."""
+    """The content of a file: the run, its cells by id in the file's order, and the end of a run that reached it.
+
+    `accepted`: why its owner takes its figures as the new level; empty for a run that nobody accepted.
+    """
 
     file: Path
     run: RunRecord
     cells: Mapping[str, CellRecord]
     end: EndRecord | None
     notes: tuple[str, ...] = ()
+    accepted: str = ""
 
     @property
     def seconds(self) -> float:
@@ -94,6 +98,7 @@ class _Reader:
     number: int = 0
     run: RunRecord | None = None
     end: EndRecord | None = None
+    accepted: str = ""
     cells: dict[str, CellRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -105,7 +110,7 @@ class _Reader:
         except DocumentError as error:
             raise self.broken(error.fault.what, error.fault.expected) from error
         self.check(record)
-        if self.end and record["record"] != "run":
+        if self.end and record["record"] not in ("run", "accept"):
             self.notes.append(f"line {self.number} follows an end: the run went on, and its last end counts")
             self.end = None
         match record["record"]:
@@ -115,6 +120,8 @@ class _Reader:
                 # The cell was repeated after an interruption: its place is the later one.
                 self.cells.pop(record["cell"]["id"], None)
                 self.cells[record["cell"]["id"]] = record
+            case "accept":
+                self.accepted = record["why"]
             case _:
                 self.end = record
 
@@ -166,7 +173,7 @@ class _Reader:
             raise _broken(str(self.file), "no run record", "the run record in the first line")
         if self.end is None:
             self.notes.append("no end record: the run was interrupted, and the cells after it are not measured")
-        return Evidence(self.file, self.run, self.cells, self.end, tuple(self.notes))
+        return Evidence(self.file, self.run, self.cells, self.end, tuple(self.notes), self.accepted)
 
 
 def _is_number(value: object) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import version
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.core.types import Document
 from vllm_spark.node.bench import corpora
-from vllm_spark.node.bench.records import PROTOCOL, Key
+from vllm_spark.node.bench.records import PROTOCOL, Fault, Key
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
 DIGESTS = ("image", "commit", "launch")
 UNKNOWN = "unknown"
+# What a run has seen of the server and its hosts. A run that has not seen it says nothing about it.
+SEEN = ("engine", "drafter", "driver", "os")
+# The fault of a GPU whose clock is held down.
+CAPPED = "clock-cap"
 
 
 def of_server(model: str, hosts: str) -> Key:
@@ -43,35 +48,61 @@ def topology(recipe: Document) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes, tp {parts['tensor_parallel']}, {parts['executor']}"
 
 
-def changes(old: Key, new: Key) -> list[str]:
-    """Return the parts that differ, e.g. `image 0c53… → a230…`. A part that is unknown in both runs does not differ."""
+def changes(old: Evidence, new: Evidence) -> list[str]:
+    """Return the parts in which two runs differ, e.g. `image 0c53… → a230…`.
+
+    A part that is unknown in both does not differ, nor does one of SEEN that is unknown in one.
+    """
     before, after = _parts(old), _parts(new)
-    names = list(dict.fromkeys([*before, *after]))
     return [
         f"{name} {_shown(name, before.get(name, ''))} → {_shown(name, after.get(name, ''))}"
-        for name in names
-        if before.get(name, "") != after.get(name, "")
+        for name in dict.fromkeys([*before, *after])
+        if _differs(name, before.get(name, ""), after.get(name, ""))
     ]
 
 
-def sentence(old: Key, new: Key) -> str:
+def sentence(old: Evidence, new: Evidence) -> str:
     """Return the changes as a line."""
     differences = changes(old, new)
     return f"changed: {', '.join(differences)}" if differences else "the keys are equal"
 
 
-def comparable(old: Key, new: Key) -> bool:
+def comparable(old: Evidence, new: Evidence) -> bool:
     """Return True if the keys are equal apart from the parts that are only reported."""
-    return _measured(old) == _measured(new)
+    before, after = _parts(old), _parts(new)
+    names = {*before, *after} - set(REPORTED)
+    return not any(_differs(name, before.get(name, ""), after.get(name, "")) for name in names)
 
 
-def _parts(key: Key) -> dict[str, str]:
-    parts: Mapping[str, object] = key
-    return {name: str(value) for name, value in parts.items()}
+def same_place(old: Evidence, new: Evidence) -> bool:
+    """Return True if two runs are of one model on the same Sparks by the same definitions, whatever else differs: the
+    older one is what the newer one was upgraded from."""
+    before, after = _parts(old), _parts(new)
+    place = old.run["subject"]["deployment"] == new.run["subject"]["deployment"]
+    return place and all(before[name] == after[name] for name in ("model", "hosts", "topology", "protocol"))
 
 
-def _measured(key: Key) -> dict[str, str]:
-    return {name: value for name, value in _parts(key).items() if name not in REPORTED}
+def _parts(run: Evidence) -> dict[str, str]:
+    """Return the parts of the key, and what the run saw of the server and of its hosts."""
+    parts: Mapping[str, object] = run.run["key"]
+    drafted = {"acceptance" in cell["figures"] for cell in run.cells.values() if cell["figures"]}
+    hosts = run.run["host"].values()
+    seen = {
+        "engine": run.run["subject"]["engine_version"],
+        "drafter": ("yes" if True in drafted else "no") if drafted else "",
+        **{name: ", ".join(dict.fromkeys(host.get(name, "") for host in hosts)) for name in ("driver", "os")},
+        "clocks": "capped" if any(fault["id"] == CAPPED for fault in _faults(run)) else "",
+    }
+    return {**{name: str(value) for name, value in parts.items()}, **seen}
+
+
+def _faults(run: Evidence) -> Iterator[Fault]:
+    for cell in run.cells.values():
+        yield from cell["faults"]
+
+
+def _differs(name: str, old: str, new: str) -> bool:
+    return old != new and (name not in SEEN or (old != "" and new != ""))
 
 
 def _shown(name: str, value: str) -> str:

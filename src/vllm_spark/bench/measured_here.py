@@ -43,7 +43,7 @@ class Measurements:
         It is of the newest run of this recipe and of those that are comparable with it.
         """
         runs = [run for run in self.runs if _of(run, hosts, recipe)]
-        runs = [run for run in runs if key.comparable(run.run["key"], runs[-1].run["key"])]
+        runs = [run for run in runs if key.comparable(run, runs[-1])]
         cells = {cell["cell"]["id"]: cell for run in runs for cell in run.cells.values() if not compare.worthless(cell)}
         if not cells:
             return None

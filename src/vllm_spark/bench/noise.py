@@ -1,51 +1,63 @@
-"""Bands of noise: how far a figure may be from its level in earlier runs without a change of the server.
+"""The levels of a figure in earlier runs, and how far a run may be from them without a change of the server.
 
-Figures are compared as logarithms, so that half as fast and twice as fast are equally far. The spread between runs is
-that of this machine's earlier runs of the same key; until there are LEAST of them a floor takes its place, and what
-comes by chance with a spread of DOUBT is in doubt. node.bench.bands has the spread inside a run.
+Figures are compared as logarithms, so that half as fast and twice as fast are equally far; a loss is positive if it is
+slower. The spread between runs is that of this machine's earlier runs of the same key, and ASSUMED until there are
+LEAST of them. node.bench.bands has the spread inside a run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import combinations, pairwise, takewhile
-from statistics import NormalDist, fmean, median
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
 
-from vllm_spark.node.bench.bands import MEDIAN_RANGE, Noise
+from vllm_spark.node.bench.bands import MEDIAN, Noise
 
-# Earlier runs that tell the spread between runs.
-LEAST = 5
-# Cells whose differences tell the noise of a run without that.
-LEAST_CELLS = 5
+# Runs of a level, and earlier runs that tell the spread between runs. A figure forgets runs before its last LONGEST.
+LEAST, LONGEST = 5, 30
 # Mean of the differences of two normal values in sigma. A control chart does not count a range above UPPER times the
 # mean: it is a step (NIST/SEMATECH e-Handbook, 6.3.2).
 MEAN_RANGE, UPPER = 1.128, 3.267
-# Floors, from measurements on Sparks: one dense stream varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % inside a
-# run (field reports 001, 002 and 003, djangodevreng/dgx-spark-benchmarks). The others are in between.
-DENSE, EXPERTS, STREAMS, SEVERAL_RANKS = 0.025, 0.04, 0.05, 0.08
-# Standard deviation between runs that an unchanged server may have. Until earlier runs tell its own, a loss that comes
-# by chance with this one is in doubt: all leading figures together are worse by chance with the second probability.
-DOUBT, DOUBT_ALARMS = 0.02, 0.015
+# One stream of a dense model varies by 0 to 0.5 % on one Spark, TP=2 by 3 to 10 % inside a run (field reports 001, 002
+# and 003, djangodevreng/dgx-spark-benchmarks).
+ASSUMED = Noise(0.02, 1000)
 # A smaller change is not judged, however small the spread: the client is exact to 0.1 %.
 SMALLEST = 0.005
-# A cumulative sum of losses in bands, each less its allowance: half a band comes by chance and by the error of the
-# level. An alarm needs three runs that are almost a band slower, or more that are less.
-ALLOWANCE, LIMIT = 0.5, 1.0
 
 
-def floor(*, streams: int, tensor_parallel: int, experts: bool) -> float:
-    """Return the band of a load while there are few earlier runs."""
-    if tensor_parallel > 1:
-        return SEVERAL_RANKS
-    if streams > 1:
-        return STREAMS
-    return EXPERTS if experts else DENSE
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of a figure. `loss` is its logarithm, `sides` the variance of a run's distance from it in that of a run,
+    and `choice` what the search for the best of several levels gains by chance, in standard deviations of a run."""
+
+    loss: float
+    sides: float
+    choice: float = 0.0
+
+    def width(self, noise: Noise, comparisons: int) -> float:
+        """Return the distance that a run of the unchanged server keeps."""
+        return max(noise.band(comparisons, self.sides) + self.choice * noise.sigma, SMALLEST)
 
 
-def doubt(comparisons: int, values: float) -> float:
-    """Return the band in which a loss is in doubt while the spread between runs is unknown; `values`: Noise.band."""
-    return NormalDist().inv_cdf(1 - DOUBT_ALARMS / max(1, comparisons)) * DOUBT * math.sqrt(values)
+def levels(losses: Sequence[float], width: Callable[[Level], float]) -> tuple[Level, Level]:
+    """Return the recent level and the best one, the anchor. `losses` are those of the runs in order, at least one.
+
+    A run that was slower than one of the levels before it enters none, so a loss does not become the level by time.
+    """
+    kept: list[float] = []
+    for loss in losses[-LONGEST:]:
+        if not kept or all(loss - level.loss <= width(level) for level in _levels(kept)):
+            kept.append(loss)
+    return _levels(kept)
+
+
+def _levels(kept: Sequence[float]) -> tuple[Level, Level]:
+    number = min(LEAST, len(kept))
+    rows = [fmean(kept[start : start + number]) for start in range(len(kept) - number + 1)]
+    choice = math.sqrt(2 * math.log(len(rows)) / number)
+    return Level(median(kept[-number:]), 1 + MEDIAN**2 / number), Level(min(rows), 1 + 1 / number, choice)
 
 
 def between(histories: Iterable[Sequence[float]]) -> Noise:
@@ -57,29 +69,7 @@ def between(histories: Iterable[Sequence[float]]) -> Noise:
         abs(later - earlier) for values in histories if len(values) >= LEAST for earlier, later in pairwise(values)
     ]
     if not ranges:
-        return Noise()
+        return ASSUMED
     kept = [one for one in ranges if one <= UPPER * fmean(ranges)]
     # Successive differences share values: they have two thirds of the freedom of as many independent ones.
     return Noise(fmean(kept) / MEAN_RANGE, max(1, 2 * len(ranges) // 3))
-
-
-def scatter(differences: Sequence[float]) -> Noise:
-    """Return the noise between two runs from the differences of alike cells. A whole run that is slower has none."""
-    if len(differences) < LEAST_CELLS:
-        return Noise()
-    apart = median(abs(one - other) for one, other in combinations(differences, 2))
-    return Noise(apart / MEDIAN_RANGE / math.sqrt(2), len(differences) - 1)
-
-
-def anchored(losses: Sequence[float], width: float) -> list[float]:
-    """Return the first runs, up to LEAST, before one that is slower than the first by more than a band: the level that
-    later ones are judged by. `losses` are logarithms, more is slower."""
-    return list(takewhile(lambda loss: loss - losses[0] <= width, losses[:LEAST]))
-
-
-def drift(losses: Iterable[float], width: float) -> float:
-    """Return the cumulative sum of losses in bands. Gains make up for losses, and the sum is never below zero."""
-    total = 0.0
-    for loss in losses:
-        total = max(0.0, total + loss / width - ALLOWANCE)
-    return total

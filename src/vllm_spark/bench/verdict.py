@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,13 +26,15 @@ FOLDER = paths.REPORTS / "bench"
 # The fault of answers that are no text. Speed without it may be that of a broken server.
 GARBAGE = "garbage"
 State = Literal["good", "worse", "worthless", "unknown"]
+# Figures that show how even a stream is, and how many times as long is told.
+GAPS, LONGER = ("gap_p99", "longest_gap"), 3.0
 # A repetition of a cell in a soak. How many a run has depends on its speed.
 REPETITION = re.compile(r" #\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict. `state` is unknown if a leading figure could not be judged. `baseline` is the file of the first
+    """A verdict. `state` is unknown if a leading figure could not be judged. `baseline` is the file of the last
     earlier run, or empty; `earlier` the number of earlier runs."""
 
     state: State
@@ -112,8 +114,8 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
     if not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
     notes += _warnings(run)
-    differing = [] if compared.comparable else [text.partition(" ")[0] for text in compared.changed]
-    names = ("the other run", "as in the other run") if differing else ("the runs before", "as before")
+    differing = "" if compared.comparable else ", ".join(compared.changed)
+    names = (f"the runs before {differing}".rstrip(), "as before")
     judged = _Judged(
         run,
         Reference(*names, compared.rows),
@@ -134,8 +136,8 @@ def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
     }
     return Verdict(
         state=state,
-        sentence=f"{state}: {sentences[state]()}{garbage}.",
-        baseline=str(history[0].file) if history else "",
+        sentence=f"{state}: {sentences[state]()}{_gaps(compared.rows)}{garbage}.",
+        baseline=str(history[-1].file) if history else "",
         earlier=len(history),
         changed=compared.changed,
         before=compared.rows,
@@ -176,15 +178,24 @@ def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row
 
 
 def earlier(run: Evidence, folder: Path) -> list[Evidence]:
-    """Return the runs of a folder that are older than `run` and have its profile and a comparable key, in order."""
-    return evidence.oldest_first(
+    """Return the older runs of a folder that `run` is judged by, the oldest first: those of its profile and its key.
+
+    Without any they are the last ones of its profile and its place under another key, so that an upgrade is judged. A
+    run that its owner accepted ends the memory of those before it.
+    """
+    older = evidence.oldest_first(
         other
         for other in readable(folder)
         if other.run["id"] != run.run["id"]
         and other.run["started"] < run.run["started"]
         and other.run["profile"].get("name") == run.run["profile"].get("name")
-        and key.comparable(other.run["key"], run.run["key"])
     )
+    alike = [other for other in older if key.comparable(other, run)]
+    if not alike:
+        here = [other for other in older if key.same_place(other, run)]
+        alike = [other for other in here if key.comparable(other, here[-1])]
+    accepted_at = max((number for number, other in enumerate(alike) if other.accepted), default=0)
+    return alike[accepted_at:]
 
 
 def closing(path: Path) -> list[str]:
@@ -266,11 +277,21 @@ def compared_state(result: Comparison) -> State:
 # The sentence is the first thing that an owner reads. It begins with the state.
 
 
-def _good(judged: _Judged, differing: Collection[str]) -> str:
-    """Return the sentence of a run without a loss. `differing` has the names of the parts of the key that differ."""
+def _good(judged: _Judged, differing: str) -> str:
+    """Return the sentence of a run without a loss. `differing` has the parts of the key that differ."""
     counts = [text for reference in (judged.before, *judged.others) if (text := _counts(reference))]
-    keys = f". The two runs differ in {_joined(differing)}" if differing else ""
-    return f"{'; '.join(counts)}{keys}"
+    widths = [row.band for row in judged.before.rows if row.judgement == "same" and row.band]
+    if widths:
+        counts[0] += f", within {max(widths):.0%}".replace("%", " %")
+    return "; ".join([*counts, *([f"since then {differing}"] if differing else [])])
+
+
+def _gaps(rows: Iterable[Row]) -> str:
+    """Return a text for the first cell whose gaps between tokens are longer by LONGER; they are not judged."""
+    for row in rows:
+        if row.metric in GAPS and row.judgement == "shown" and (row.ratio or 0.0) >= LONGER:
+            return f"; the gaps between tokens of {row.cell} are {row.ratio:.0f} times as long ({row.metric})"
+    return ""
 
 
 def _unknown(judged: _Judged) -> str:
@@ -279,6 +300,8 @@ def _unknown(judged: _Judged) -> str:
     if not judged.deciding():
         return "there is no earlier run, report, forecast or expected figure to judge by"
     reason = f"{len(missing)} of {len(all_)} leading figures could not be judged"
+    if better := [row for _, row in judged.deciding() if row.judgement == "better"]:
+        reason += f"; {_figures(len(better))} better"
     rows = [row for _, row in judged.deciding() if (row.cell, row.metric) in missing and row.note]
     if rows:
         return f"{reason}; {rows[0].metric} of {rows[0].cell}, {rows[0].note}"
@@ -320,8 +343,3 @@ def _counts(reference: Reference) -> str:
 
 def _figures(number: int) -> str:
     return "1 figure is" if number == 1 else f"{number} figures are"
-
-
-def _joined(words: Collection[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.bench_runs import END, KEY, cell_record, parsed, run_record, text
+from fakes.bench_runs import END, KEY, SUBJECT, cell_record, parsed, run_record, text
 from vllm_spark.bench import evidence, key, verdict
 from vllm_spark.cli import main
 from vllm_spark.cli.bench import command
@@ -72,12 +73,67 @@ KEYS = {
     "none": ({}, "the keys are equal", True),
 }
 
+# What the older run, and what the newer run has of its server and its host; what differs.
+SEEN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "engine": (
+        {"subject": SUBJECT | {"engine_version": "0.31.0"}},
+        {"subject": SUBJECT | {"engine_version": "0.33.0"}},
+        "engine 0.31.0 → 0.33.0",
+    ),
+    "driver": ({"host": {"a": {"driver": "580.95"}}}, {"host": {"a": {"driver": "590.1"}}}, "driver 580.95 → 590.1"),
+    "older evidence": ({"host": {}}, {"host": {"a": {"driver": "590.1", "os": "DGX OS 7.4"}}}, ""),
+}
 
-@pytest.mark.parametrize(("change", "line", "comparable"), KEYS.values(), ids=KEYS)
-def test_keys(change: dict[str, str], line: str, *, comparable: bool) -> None:
-    old, new = parsed(run_record()).run["key"], parsed(run_record(key=KEY | change)).run["key"]
-    assert key.sentence(old, new) == line
-    assert key.comparable(old, new) is comparable
+
+@pytest.mark.parametrize(("before", "after", "line"), SEEN.values(), ids=SEEN)
+def test_what_a_run_has_seen_belongs_to_its_key(before: dict[str, Any], after: dict[str, Any], line: str) -> None:
+    old, new = parsed(run_record(**before)), parsed(run_record(**after))
+    assert key.changes(old, new) == ([line] if line else [])
+    assert key.comparable(old, new) is (line == "")
+
+
+def test_a_drafter_is_known_by_its_figures() -> None:
+    drafted = cell_record({"decode": [60.5], "acceptance": [0.7]})
+    assert key.changes(parsed(run_record(), CELL), parsed(run_record(), drafted)) == ["drafter no → yes"]
+
+
+# The key of each run in order, the run that its owner accepts or None, and the runs by which the last one is judged.
+MEMORY: dict[str, tuple[list[dict[str, str]], int | None, list[int]]] = {
+    "one key": ([{}, {}, {}, {}], None, [0, 1, 2]),
+    "accepted": ([{}, {}, {}, {}], 1, [1, 2]),
+    "the first of an upgrade": ([{"image": "old"}, {}, {}, {"image": "new"}], None, [1, 2]),
+    "the second of an upgrade": ([{}, {}, {"image": "new"}, {"image": "new"}], None, [2]),
+    "other Sparks": ([{"hosts": "x"}, {"hosts": "x"}, {}], None, []),
+}
+
+
+@pytest.mark.parametrize(("keys", "accepted", "judges"), MEMORY.values(), ids=MEMORY)
+def test_an_upgrade_is_judged_by_the_runs_before_it(
+    tmp_path: Path, keys: list[dict[str, str]], accepted: int | None, judges: list[int]
+) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(len(keys))]
+    for number, (file, change) in enumerate(zip(files, keys, strict=True)):
+        record = run_record(f"2026-11-2{number}T10:00:00Z", id=f"{number:012x}", key=KEY | change)
+        file.write_text(text(record, CELL, END))
+    if accepted is not None:
+        assert main.main(["bench", "accept", str(files[accepted]), "clocks are capped for the noise"]) == 0
+        assert evidence.read(files[accepted]).accepted == "clocks are capped for the noise"
+    assert [run.file for run in verdict.earlier(evidence.read(files[-1]), tmp_path)] == [files[one] for one in judges]
+
+
+def test_a_slower_upgrade_is_worse_and_says_what_changed() -> None:
+    before = parsed(run_record(), cell_record({"decode": [60.0, 60.1, 60.0]}))
+    slower = cell_record({"decode": [52.0, 52.1, 52.0]})
+    sentence = verdict.verdict(
+        parsed(run_record(key=KEY | {"image": "sha256:a230ccccccccdddd"}), slower), [before]
+    ).sentence
+    assert sentence.startswith("worse: decode of ")
+    assert "(-13.3 % against the runs before image 0c53aaaaaaaa… → a230cccccccc…)" in sentence
+
+
+def test_longer_gaps_are_told() -> None:
+    runs = [parsed(run_record(), cell_record({"decode": [60.0, 60.1], "gap_p99": [gap, gap]})) for gap in (5.8, 79.5)]
+    assert "are 14 times as long (gap_p99)" in verdict.verdict(runs[1], runs[:1]).sentence
 
 
 def test_the_newest_run_of_a_deployment_is_one_line(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_each_leading_figure_has_a_ratio_a_band_and_a_judgement() -> None:
         assert re.fullmatch(r"(▼ worse|▲ better|same|not judged), band ±[\d.]+ %", ratio.judgement)
     assert lines[0].values == ("261", "238")
     assert (lines[0].ratios[0].change, lines[0].ratios[0].style) == ("-9.0 %", "worse")
-    assert compared.summary(runs, lines) == ["B against A, 10 figures: 7 worse, 1 better, 2 not judged."]
+    assert compared.summary(runs, lines) == ["B against A, 10 figures: 7 worse, 3 the same."]
 
 
 RATIOS = {1.0: "+0.0 %", 0.913: "-8.7 %", 1.999: "+99.9 %", 2.4: "2.40 times", 0.3: "0.300 times"}

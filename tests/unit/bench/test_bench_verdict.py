@@ -173,8 +173,8 @@ def test_a_slower_server_is_found_and_named(
     judged = verdict.verdict(new, [old])
     assert judged.state == "worse"
     host = "spark-1: " if RULES[id_].host else ""
-    # A short prompt is not judged by its first token.
-    cell = "long s1" if id_ == "prefill" else "code s1"
+    # A short prompt is not judged by its first token, so it names no cause.
+    cell = "long s1" if id_ in ("prefill", "engine") else "code s1"
     assert judged.causes[cell].startswith(f"{host}{RULES[id_].what}")
 
 
@@ -235,12 +235,12 @@ def test_decode_with_a_drafter_is_judged_against_the_forecast_of_its_text(corpus
 
 def test_the_sentence_says_what_was_compared_with_what() -> None:
     before = measured(1, 0.001)
-    assert verdict.verdict(measured(2, 0.001), [before]).sentence == "good: 4 figures are as before."
+    assert verdict.verdict(measured(2, 0.001), [before]).sentence == "good: 4 figures are as before, within 9 %."
     faster = measured(2, 0.001, {"decode": 1.2, "total": 1.2})
-    assert verdict.verdict(faster, [before]).sentence == "good: 1 figure is as before and 3 better."
+    assert verdict.verdict(faster, [before]).sentence == "good: 1 figure is as before and 3 better, within 9 %."
     other = measured(2, 0.001, run={"key": KEY | {"topology": "2 nodes, tp 2, ray", "launch": "bb"}})
     assert verdict.verdict(other, [before]).sentence == (
-        "good: 4 figures are as in the other run. The two runs differ in launch and topology."
+        "good: 4 figures are as before, within 9 %; since then launch aa → bb, topology 1 node → 2 nodes, tp 2, ray."
     )
     # A figure of the forecast or of the recipe is not called one of the run before.
     recipe = {"subject": SUBJECT | {"recipe": "gemma-4-31b-nvfp4"}}

@@ -88,5 +88,6 @@ def test_a_host_without_nvidia_smi_has_no_values_of_a_gpu(tmp_path: Path) -> Non
 
 def test_a_run_records_the_gpu_of_its_host() -> None:
     run: Any = run_record(host={"spark-2": {"driver": "580"}})
-    assert job.with_gpu(run, "spark-2", "NVIDIA GB10")["host"] == {"spark-2": {"driver": "580", "gpu": "NVIDIA GB10"}}
-    assert job.with_gpu(run, "spark-1", "")["host"] == run["host"]
+    host = job.with_gpu(run, "spark-2", "NVIDIA GB10")["host"]["spark-2"]
+    assert (host["gpu"], host["driver"]) == ("NVIDIA GB10", "580")
+    assert host["os"], "this machine has a name of its system"

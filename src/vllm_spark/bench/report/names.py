@@ -98,7 +98,7 @@ def cautions(runs: Sequence[Evidence]) -> Iterator[str]:
             yield f"The bench measured {both} by different protocols, so their figures are not defined alike."
         if not {*runs[0].cells} & {*run.cells}:
             yield f"{both} have no cell in common, so none of their figures are compared."
-    if len(runs) > 1 and not all(key.comparable(runs[0].run["key"], run.run["key"]) for run in runs):
+    if len(runs) > 1 and not all(key.comparable(runs[0], run) for run in runs):
         yield "What is better or worse may be the effect of what differs."
 
 

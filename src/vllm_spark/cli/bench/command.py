@@ -16,6 +16,7 @@ COMMANDS = {
     LIVE: Command("cli.bench.url", "measure a server; `bench URL` is the short form"),
     "report": Command("cli.bench.report", "write the report of one or more runs as one HTML file"),
     "compare": Command("cli.bench.compare", "compare two evidence files"),
+    "accept": Command("cli.bench.accept", "take the figures of a run as the level of later ones, with the reason"),
     "verdict": Command("cli.bench.verdict", "judge a run; exit status 1 if it is worse or worthless, 2 if unknown"),
 }
 

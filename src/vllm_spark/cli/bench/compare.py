@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("old", type=Path, metavar="A", help="evidence of a run")
     parser.add_argument("new", type=Path, metavar="B", help="evidence of another run; the older one of them is A")
+    table.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -31,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(result) | {"rows": rows, "state": state}, indent=2, ensure_ascii=False))
     else:
         print(f"A, the older run: {old.file}; B: {new.file}")
-        print(f"{state}: {key.sentence(old.run['key'], new.run['key'])}")
-        table.show("", result.rows)
+        print(f"{state}: {key.sentence(old, new)}")
+        table.show("", table.shown(result.rows, args))
         for cell, why in result.causes.items():
             print(f"{cell}: {why}")
     return status.of(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -14,6 +15,16 @@ PIPE_WIDTH = 160
 UNKNOWN = "—"
 # Behind a metric that its cell is measured for.
 LEADING = " *"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the switch for the rows that nothing judges."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="also print the figures that are not judged")
+
+
+def shown(rows: Sequence[Row], args: argparse.Namespace) -> list[Row]:
+    """Return the rows to print: those of figures that are judged, or all."""
+    return [row for row in rows if args.verbose or row.judgement != "shown"]
 
 
 def show(title: str, rows: Sequence[Row], old: str = "A", new: str = "B") -> None:

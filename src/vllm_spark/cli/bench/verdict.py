@@ -19,8 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="OLDER",
-        help="evidence of earlier runs; default: those of the same key in its folder",
+        help="evidence of earlier runs; default: those of its key in its folder, or of the key before an upgrade",
     )
+    table.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if judged.changed:
         print(f"changed: {', '.join(judged.changed)}")
     runs = "1 earlier run" if judged.earlier == 1 else f"{judged.earlier} earlier runs"
-    table.show(f"against {runs}, the first {judged.baseline}", judged.before, "before", "now")
+    table.show(f"against {runs}, the last {judged.baseline}", table.shown(judged.before, args), "before", "now")
     table.show("against the field reports", judged.reported, "reported", "now")
     table.show("against the forecast", judged.forecast, "forecast", "now")
     table.show("against the recipe's expected figures", judged.expected, "expected", "now")

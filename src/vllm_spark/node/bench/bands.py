@@ -15,7 +15,7 @@ from itertools import combinations
 from statistics import median
 
 # Probability of an alarm, or of a gain, for an unchanged server, of all leading figures together.
-ALARMS = 0.008
+ALARMS = 0.015
 # The standard error of a median of n values is at most so many sigma / sqrt(n), its value for many normal values.
 MEDIAN = math.sqrt(math.pi / 2)
 # Median of the differences of two normal values in sigma (M. Shamos, Geometry and statistics, 1976).

@@ -9,6 +9,7 @@ number of cells that `failed`.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -108,8 +109,25 @@ def measure(request: JobRequest, report: Callable[[Progress], None]) -> Progress
 
 
 def with_gpu(run: RunRecord, host: str, gpu: str) -> RunRecord:
-    """Return a run record with the name of a host's GPU among its facts; unchanged if the name is unknown."""
-    return {**run, "host": {**run["host"], host: {**run["host"].get(host, {}), "gpu": gpu}}} if gpu else run
+    """Return a run record with a host's GPU, driver and system among its facts. What is unknown is left out."""
+    seen = {"gpu": gpu, "driver": _first("/proc/driver/nvidia/version", r" (\d+\.\d+\S*) "), **_system()}
+    facts = {**run["host"].get(host, {}), **{name: value for name, value in seen.items() if value}}
+    return {**run, "host": {**run["host"], host: facts}} if facts else run
+
+
+def _system() -> dict[str, str]:
+    """Return the name and version of the system: of DGX OS, or of the distribution."""
+    release = _first("/etc/dgx-release", r'DGX_(?:OTA|SWBUILD)_VERSION="?([^"\n]+)')
+    return {"os": f"DGX OS {release}" if release else _first("/etc/os-release", r'PRETTY_NAME="?([^"\n]+)')}
+
+
+def _first(path: str, pattern: str) -> str:
+    """Return the first group of a pattern in a file; empty without it."""
+    try:
+        found = re.search(pattern, Path(path).read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def run(job: str) -> int:

@@ -1,4 +1,5 @@
 """The records of an evidence file: JSON Lines, one `run` first, then one `cell` per measured cell, at last one `end`.
+An `accept` may follow: its owner takes the figures of the run as the new level.
 
 A run that was interrupted has no `end`, and may continue in the same file. A run that ended after its operator had left
 continues too: it loses that `end` and gets another. A cell that is repeated later in the file replaces the earlier one.
@@ -147,3 +148,11 @@ class EndRecord(TypedDict):
     seconds: float
     measured: int
     failed: int
+
+
+class AcceptRecord(TypedDict):
+    """The owner's word that the figures of the run are the new level."""
+
+    record: Literal["accept"]
+    why: str
+    at: str

@@ -50,7 +50,7 @@ def noisy(rules: Rules, leading: Mapping[str, Sequence[float]], comparisons: int
     return [
         f"{metric} varies: after {runs} runs a change below {100 * width:.0f} % is not visible"
         for metric, (runs, width) in bandwidths.items()
-        if width > USEFUL
+        if width > USEFUL and not _agree(rules, leading[metric])
     ]
 
 
