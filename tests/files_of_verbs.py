@@ -41,12 +41,15 @@ def verbs(folder: Path) -> None:
     """Do what reads data: commands, version, spec of a host, lock file; profiles, prompts and reports of the bench."""
     report, lock = folder / "report.html", folder / "lock.yml"
     lock.write_text(lockfile.text(lockfile.Lock()), encoding="utf-8")
+    compose = folder / "compose.yml"
+    compose.write_text("services: {a: {image: vllm/vllm-openai:v0.30.0, command: [--model, a/b]}}\n", encoding="utf-8")
     for words in (
         ["recipes"],
         ["plan", RECIPE],
         ["check", str(paths.RECIPES / f"{RECIPE}.yml")],
         ["render", RECIPE, "--lock", str(lock)],
         ["doctor", str(LOG)],
+        ["recipe", "import", str(compose), "--into", str(folder / "out")],
         ["bench", "report", str(EVIDENCE), "-o", str(report)],
     ):
         main(words)
