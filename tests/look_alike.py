@@ -23,10 +23,7 @@ from cached_folder import AS_LISTED, cached_folder, pip
 from vllm_spark.core import paths
 
 DEFAULTS = paths.ROOT / "sandbox" / "roles" / "sandbox_spark" / "defaults" / "main.yml"
-IMAGE = (
-    os.environ.get("LOOK_ALIKE")
-    or yaml.load(DEFAULTS.read_text(encoding="utf-8"), yaml.CSafeLoader)["sandbox_spark_image"]
-)
+IMAGE = os.environ.get("LOOK_ALIKE") or yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))["sandbox_spark_image"]
 LOCK = (paths.ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
 PYTHON = "/usr/bin/python3"
 # A requirement with its marker, and its hashes on the lines after it.

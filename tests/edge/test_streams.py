@@ -19,7 +19,6 @@ from fakes.scripted_engine import ScriptedEngine, Stream
 from waiting import until
 
 BODY = json.dumps({"model": "model", "messages": [], "stream": True}).encode()
-NEW_HASH = "5" * 64
 STREAMS = 10
 
 

@@ -150,9 +150,7 @@ def test_a_part_of_the_deployments_does_not_take_the_site_away() -> None:
 
 
 def test_the_roles_give_the_whole_inventory() -> None:
-    (task,) = yaml.load(
-        (paths.ROOT / "roles" / "spark_precheck" / "tasks" / "resolve.yml").read_text(), yaml.CSafeLoader
-    )
+    (task,) = yaml.safe_load((paths.ROOT / "roles" / "spark_precheck" / "tasks" / "resolve.yml").read_text())
     assert task["vllm_spark.toolkit.vllm_spec"]["everywhere"] == "{{ vllm_deployments | default([]) }}"
 
 

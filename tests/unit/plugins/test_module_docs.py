@@ -43,7 +43,7 @@ def fields(options: dict[str, Any], nested: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_documented_options_are_those_of_the_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    documentation = yaml.load(load_module(name).DOCUMENTATION, yaml.CSafeLoader)
+    documentation = yaml.safe_load(load_module(name).DOCUMENTATION)
     spec = fields(argument_spec(name, monkeypatch), "options")
     assert fields(documentation.get("options") or {}, "suboptions") == spec
 
@@ -56,15 +56,12 @@ def incomplete(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_module_is_documented_completely(name: str) -> None:
     module = load_module(name)
-    documentation = yaml.load(module.DOCUMENTATION, yaml.CSafeLoader)
+    documentation = yaml.safe_load(module.DOCUMENTATION)
     assert documentation["module"] == name
     assert documentation["short_description"]
     assert documentation["description"]
     assert not incomplete(documentation.get("options") or {})
-    assert any(
-        {name, f"vllm_spark.toolkit.{name}"} & task.keys() for task in yaml.load(module.EXAMPLES, yaml.CSafeLoader)
-    )
+    assert any({name, f"vllm_spark.toolkit.{name}"} & task.keys() for task in yaml.safe_load(module.EXAMPLES))
     assert all(
-        {"description", "returned", "type"} <= entry.keys()
-        for entry in (yaml.load(module.RETURN, yaml.CSafeLoader) or {}).values()
+        {"description", "returned", "type"} <= entry.keys() for entry in (yaml.safe_load(module.RETURN) or {}).values()
     )

@@ -143,9 +143,7 @@ def test_the_units_name_only_what_the_layout_names() -> None:
 
 def default_of_role(role: str, variable: str) -> str:
     """Return what a role takes where the inventory has no such variable."""
-    defaults: dict[str, Any] = yaml.load(
-        (paths.ROOT / "roles" / role / "defaults" / "main.yml").read_text(), yaml.CSafeLoader
-    )
+    defaults: dict[str, Any] = yaml.safe_load((paths.ROOT / "roles" / role / "defaults" / "main.yml").read_text())
     (value,) = re.findall(r"default\('([^']*)'\)", defaults[variable]) or [defaults[variable]]
     return str(value)
 

@@ -31,8 +31,8 @@ README = paths.ROOT / "README.md"
 def variables(name: str) -> dict[str, Any]:
     """Return the vllm_* variables of an inventory."""
     if name == "sample":
-        return dict(yaml.load(SAMPLE.read_text(), yaml.CSafeLoader))
-    return dict(yaml.load(MINIMAL.read_text(), yaml.CSafeLoader)["sparks"]["vars"])
+        return dict(yaml.safe_load(SAMPLE.read_text()))
+    return dict(yaml.safe_load(MINIMAL.read_text())["sparks"]["vars"])
 
 
 def test_it_has_every_variable_that_a_role_reads() -> None:
@@ -64,7 +64,7 @@ def keys_of_value(value: object) -> set[str]:
 
 def edge_of_sample() -> dict[str, Any]:
     """Return vllm_edge as it is when each of its lines is active."""
-    return dict(yaml.load(re.sub("^#", "", section("vllm_edge"), flags=re.MULTILINE), yaml.CSafeLoader)["vllm_edge"])
+    return dict(yaml.safe_load(re.sub("^#", "", section("vllm_edge"), flags=re.MULTILINE))["vllm_edge"])
 
 
 def test_its_deployments_are_valid() -> None:
@@ -74,7 +74,7 @@ def test_its_deployments_are_valid() -> None:
 
 def test_it_has_every_key_of_a_deployment() -> None:
     """A key that excludes another one, and a gate, may stand in a comment."""
-    known = keys_of_schema(yaml.load(SCHEMA.read_text(), yaml.CSafeLoader)["items"])
+    known = keys_of_schema(yaml.safe_load(SCHEMA.read_text())["items"])
     comments = " ".join(re.findall("#(.*)", section("vllm_deployments")))
     missing = known - keys_of_value(variables("sample")["vllm_deployments"])
     assert {"name", "through.key", "overrides.memory.utilization"} <= known - missing
@@ -82,7 +82,7 @@ def test_it_has_every_key_of_a_deployment() -> None:
 
 
 def test_a_deployment_overrides_the_gates_that_there_are() -> None:
-    known = keys_of_schema(yaml.load(SCHEMA.read_text(), yaml.CSafeLoader)["items"])
+    known = keys_of_schema(yaml.safe_load(SCHEMA.read_text())["items"])
     own = {"ready", "log", "fabric", "answer", "use"}
     prefix = "overrides.gates."
     assert {key.removeprefix(prefix) for key in known if key.startswith(prefix)} == own | {
@@ -91,7 +91,7 @@ def test_a_deployment_overrides_the_gates_that_there_are() -> None:
 
 
 def test_it_has_every_key_of_the_edge() -> None:
-    assert keys_of_schema(yaml.load(edge.SCHEMA.read_text(), yaml.CSafeLoader)) == keys_of_value(edge_of_sample()) - {
+    assert keys_of_schema(yaml.safe_load(edge.SCHEMA.read_text())) == keys_of_value(edge_of_sample()) - {
         "site.spark1",
         "site.spark2",
     }
@@ -121,7 +121,7 @@ def defaults(settings: object) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "default"), [*defaults(edge.EdgeSettings()), *defaults(edge.EdgeLimits())])
 def test_it_shows_the_default_of_an_edge(name: str, default: object) -> None:
     (line,) = re.findall(rf"^#? +{name}: .*", section("vllm_edge"), re.MULTILINE)
-    shown = yaml.load(line.lstrip("# "), yaml.CSafeLoader)[name]
+    shown = yaml.safe_load(line.lstrip("# "))[name]
     assert shown == default or line.endswith(f"default: {WORDS[default]}"), line
 
 
@@ -202,7 +202,7 @@ def test_the_minimal_inventory_is_short_and_runs_a_recipe_of_the_readme() -> Non
     assert active["recipe"] in re.findall(r"one Spark \| [^|]+ \| `([\w.-]+)`", table)
     commented = re.search(r"# - (\{name: big.*\})", text)
     assert commented is not None
-    (pair,) = parse([yaml.load(commented[1], yaml.CSafeLoader)])
+    (pair,) = parse([yaml.safe_load(commented[1])])
     assert f"`{pair.recipe}`" in table
     assert loader.load(pair.recipe).document["topology"]["nodes"] == len(pair.hosts)
 
@@ -260,9 +260,7 @@ def test_the_readme_names_the_verbs_that_need_no_password_of_sudo() -> None:
 
 def test_its_keys_of_the_lock_file_are_those_that_recipes_need() -> None:
     comment = SAMPLE.read_text().partition("\nvllm_lock_file:")[0].rpartition("\n\n")[2]
-    shown = [
-        set(yaml.load(line, yaml.CSafeLoader)["models"]) for line in re.findall(r"^#   (models: .*)$", comment, re.M)
-    ]
+    shown = [set(yaml.safe_load(line)["models"]) for line in re.findall(r"^#   (models: .*)$", comment, re.M)]
     commit = {"repository": "OWNER/NAME", "revision": "COMMIT"}
     mount = {"from": "model", "path": "PATH"}
     image = {"image": {"digest": "sha256"}}
