@@ -19,10 +19,10 @@ LOADED_PERCENT = 90
     severity="warning",
     needs=("gpus",),
     what="the clock of the GPU of {host} is limited by a setting (nvidia-smi --lock-gpu-clocks or application clocks); "
-    "2200 MHz cost 15 to 35 % of the speed",
+    "2200 MHz cost one owner 15 to 35 % of the speed, depending on the work, and another saw no difference",
     fix="`ssh -t {host} sudo nvidia-smi --reset-gpu-clocks`, unless you have set it against heat or noise.",
     source="NVML nvmlClocksEventReasonApplicationsClocksSetting (0x2); "
-    "MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38",
+    "MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38; none: MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#146",
 )
 def gpu_clocks_set(context: HostContext) -> Iterator[Observation]:
     yield from _with_reason(context, CLOCKS_SET)
