@@ -33,6 +33,7 @@ UNIT_PATTERNS = (
     "vllm-liveness@*",
     "vllm-gave-up@*",
     "vllm-notify.*",
+    "vllm-metrics*",
     "vllm-spark-pull-*.service",
     layout.SWITCH_UNIT,
     layout.EDGE_UNIT,
@@ -128,7 +129,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, layout.NOTIFY_TIMER)
+        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, layout.NOTIFY_TIMER, "vllm-metrics*")
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [

@@ -65,6 +65,12 @@ SHARED = (
     f"{UNITS}/vllm-gave-up@*",
     *(path.lstrip("/") for path in (layout.NOTIFY_SETTINGS, layout.NOTIFY_ENABLED)),
     f"{UNITS}/vllm-notify.*",
+    f"{UNITS}/vllm-metrics*",
+    f"{UNITS}/*.wants/vllm-metrics*",
+    f"{CONFIG}/metrics-*",
+    f"{layout.METRICS_PAGE_DIR.lstrip('/')}/*",
+    # By which a host is known to have the packages of figures.
+    "usr/lib/systemd/system/prometheus*.service",
 )
 
 FILE_BYTES, TAIL_BYTES = 1 << 20, 16 * 1024

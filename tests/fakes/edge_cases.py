@@ -60,6 +60,11 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
         {"open": False, "site": SITE, "fair": True, "limits": {"batch_share": 25}},
         "192.168.1.20",
     ),
+    "metrics-server": (
+        [DEMO, OTHER, REPLICA],
+        {"open": False, "site": SITE, "metrics_from": ["192.168.1.20"], "metrics_server": "spark1"},
+        "192.168.1.20",
+    ),
     "own-files": (
         [DEMO],
         {

@@ -128,6 +128,8 @@ class RunningEdge:
     address: str = ADDRESS
     site: KeyPair | None = None
     tokens: Path = TOKENS
+    exporter: str = EdgeFiles().exporter
+    prometheus: str = EdgeFiles().prometheus
 
     def __post_init__(self) -> None:
         self.port = held_port()
@@ -140,6 +142,8 @@ class RunningEdge:
             certificate_list=str(self.folder / "certificates.list"),
             authority=str(self.folder / "ca.crt"),
             tokens=str(self.tokens),
+            exporter=self.exporter,
+            prometheus=self.prometheus,
             spent=str(self.folder / "spent.map"),
             states=str(self.folder / "run" / "states.map"),
             admin_socket=str(self.folder / "admin.sock"),

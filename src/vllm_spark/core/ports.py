@@ -36,6 +36,8 @@ ENGINE_PORT = 25060
 RAY_CLIENT_PORT = 10001
 # The ports that only the peer may reach, in the syntax of nft. The launch adds the kernel's ephemeral ports.
 PAIR_PORTS = (f"{PORTS.start}-{PORTS.stop - 1}", str(RAY_CLIENT_PORT))
+# On the loopback device: node-exporter of each Spark, and of one host Prometheus and Alertmanager.
+EXPORTER_PORT, PROMETHEUS_PORT, ALERTS_PORT = 25095, 25096, 25097
 # Servers of a pull. The firewall table lets every neighbour of their address in: each asks for a proof.
 WEIGHTS_PORT = 25091
 IMAGES_PORT = 25092

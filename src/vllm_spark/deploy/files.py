@@ -135,9 +135,15 @@ def modules() -> Iterator[File]:
 def notify_program() -> Iterator[File]:
     """Yield the program that tells the owner about troubles, after its modules, with its unit and its timer."""
     yield from modules()
-    yield from _package(host_layout.MODULES, ("troubles.py", "delivery.py"))
+    yield from _package(host_layout.MODULES, ("troubles.py", "delivery.py", "certificate.py"))
     yield File(host_layout.NOTIFY, (paths.NODE / "notify.py").read_text(encoding="utf-8"), "0755")
     yield from map(_unit, (host_layout.NOTIFY_UNIT, host_layout.NOTIFY_TIMER))
+
+
+def metrics_modules() -> Iterator[File]:
+    """Yield the modules of the program that writes figures."""
+    yield from modules()
+    yield from _package(host_layout.MODULES, ("certificate.py",))
 
 
 def module_folders() -> list[str]:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from vllm_spark.core import templates
-from vllm_spark.core.ports import ALL_INTERFACES
+from vllm_spark.core.ports import ALL_INTERFACES, EXPORTER_PORT, LOOPBACK, PROMETHEUS_PORT
 from vllm_spark.core.units import MIB
-from vllm_spark.edge import answers, site, switch_request
+from vllm_spark.edge import answers, recorder, site, switch_request
 from vllm_spark.inventory import placement
 from vllm_spark.inventory.edge import OFF, OWN_CA, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
@@ -70,6 +70,8 @@ class EdgeFiles:
     peers_socket: str = host_layout.EDGE_PEERS_SOCKET
     route_admin_socket: str = host_layout.EDGE_ROUTE_ADMIN_SOCKET
     route_sockets: str = host_layout.EDGE_ROUTE_RUN_DIR
+    exporter: str = f"{LOOPBACK}:{EXPORTER_PORT}"
+    prometheus: str = f"{LOOPBACK}:{PROMETHEUS_PORT}"
     switch_socket: str = host_layout.EDGE_SWITCH_SOCKET
     sockets: str = host_layout.RUN_DIR
     log: str = "/dev/log"
@@ -132,6 +134,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             share=share,
             socket=partial(host_layout.edge_socket, run_dir=files.sockets),
             answers=answers.arguments(settings, "site" if routes else "Spark"),
+            watch=recorder.watch(edge),
             errors=list(answers.own_errors()),
             anthropic_types=sorted(set(answers.ANTHROPIC_TYPES.values())),
             unavailable=answers.type_by_path("", answers.UNAVAILABLE),
@@ -174,6 +177,8 @@ def names(edge: Edge, address: str) -> Iterator[str]:
     own. The certificate has the same."""
     yield from own_names(edge.host, address)
     yield from edge.settings.names
+    if edge.settings.metrics_server and edge.host in edge.settings.site:
+        yield edge.settings.site[edge.host]  # by which Prometheus asks
     yield from (backend.bind for backend in edge.backends if backend.bind != ALL_INTERFACES)
     yield from ("localhost", "127.0.0.1")
 

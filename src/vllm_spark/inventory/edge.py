@@ -80,6 +80,8 @@ class EdgeSettings:
     - `origins`: web pages that may ask from a browser, as the browser names them; none means that no page may
     - `tls`: OWN_CA, FILES with `certificate` (the whole chain) and `private_key` on the controller, or OFF
     - `metrics_from`: networks that may read metrics, on `metrics_port`; none means that nothing listens there
+    - `metrics_server`: the host that records the figures of its site for `metrics_days`, in `metrics_gib` at most; none
+      means that nothing is recorded and no exporter runs
     - `site`: the Sparks whose edges serve the models of all of them, host -> its address for the other edges, which ask
       it on `site_port`; none means that an edge serves the models of its own Spark
     - `switch_by_request`: True lets a person with that right start an inactive model by asking for it
@@ -97,6 +99,9 @@ class EdgeSettings:
     limits: EdgeLimits = field(default_factory=EdgeLimits)
     metrics_from: tuple[str, ...] = ()
     metrics_port: int = 9464
+    metrics_server: str = ""
+    metrics_days: int = 30
+    metrics_gib: int = 4
     site: Mapping[str, str] = field(default_factory=dict)
     site_port: int = 9465
     switch_by_request: bool = False
@@ -158,6 +163,7 @@ def _cross_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             if reason := _network_fault(network):
                 what = f"vllm_edge.{name}[{index}]: {schema.format_value(network)}: {reason}"
                 yield Fault(what, 'a network such as "192.168.1.0/24"')
+    yield from _metrics_faults(document)
     for index, origin in enumerate(document.get("origins", ())):
         if reason := origins.fault(origin):
             what = f"vllm_edge.origins[{index}]: {schema.format_value(origin)}: {reason}"
@@ -196,6 +202,24 @@ def _memory_faults(limits: EdgeLimits, fair: bool) -> Iterator[Fault]:
                 f"at most {most - STAGE_MIB} MiB, because the edge ends above {most} MiB, with all of its streams"
             )
             yield Fault(f"vllm_edge.limits: {what} may take {mib} MiB of memory", expected)
+
+
+def _metrics_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
+    if (server := document.get("metrics_server")) is None:
+        return
+    tls, site = document.get("tls", OWN_CA), document.get("site", {})
+    found = [
+        *(["open is true"] if document.get("open") else []),
+        *([f"tls is {tls}"] if tls != OWN_CA else []),
+        *([] if document.get("metrics_from") else ["there is no metrics_from"]),
+    ]
+    if found:
+        expected = (
+            f"a closed edge with tls: {OWN_CA}, and metrics_from with the address of that host: it asks the edges"
+        )
+        yield Fault(f"vllm_edge.metrics_server: {server}, and {', '.join(found)}", expected)
+    if site and server not in site:
+        yield Fault(f"vllm_edge.metrics_server: {server}", f"one of vllm_edge.site: {', '.join(site)}")
 
 
 def _site_faults(document: Mapping[str, Any]) -> Iterator[Fault]:

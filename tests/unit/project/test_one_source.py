@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_edge, spark_launches, spark_status
 
-from vllm_spark.core import container_layout, paths
+from vllm_spark.core import container_layout, paths, ports
 from vllm_spark.edge import answers, config, persons, steps
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.spec import SiteSettings
@@ -107,7 +107,7 @@ def test_a_copy_says_what_its_owner_says(copy: object, owner: object) -> None:
     assert str(copy) == str(owner)
 
 
-@pytest.mark.parametrize("program", ["liveness", "notify", "switch", "unit_events"])
+@pytest.mark.parametrize("program", ["liveness", "metrics", "notify", "switch", "unit_events"])
 def test_a_program_finds_its_modules_where_they_are_placed(program: str) -> None:
     text = (paths.NODE / f"{program}.py").read_text()
     assert re.findall(r'^sys\.path\.insert\(0, "(.*)"\)$', text, re.MULTILINE) == [host_layout.MODULES]
@@ -158,3 +158,17 @@ def default_of_role(role: str, variable: str) -> str:
 )
 def test_a_role_has_the_default_of_the_code(role: str, variable: str, owner: str) -> None:
     assert default_of_role(role, variable) == owner
+
+
+@pytest.mark.parametrize(
+    ("unit", "port"),
+    [
+        (host_layout.METRICS_EXPORTER, ports.EXPORTER_PORT),
+        (host_layout.METRICS_PROMETHEUS, ports.PROMETHEUS_PORT),
+        (host_layout.METRICS_ALERTS, ports.ALERTS_PORT),
+    ],
+)
+def test_a_recorder_listens_where_it_is_asked_and_nowhere_else(unit: str, port: int) -> None:
+    text = (paths.TEMPLATES / unit).read_text()
+    assert re.findall(r"--web\.listen-address=(\S+)", text) == [f"{ports.LOOPBACK}:{port}"]
+    assert "--cluster.listen-address= " in text or "alertmanager" not in text
