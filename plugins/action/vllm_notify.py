@@ -6,10 +6,12 @@ import json
 from typing import Any, ClassVar
 
 from vllm_spark.inventory import notify as inventory
+from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.lifecycle import notify
 from vllm_spark.node import host_layout
 from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
+from vllm_spark_ansible.resolved import intent_of
 
 
 class ActionModule(SparkAction):
@@ -40,7 +42,7 @@ class ActionModule(SparkAction):
                 return {}
             self.say(f"vllm-notify {will} removed: vllm_notify is not set")
             return self.execute("vllm_remove", {"items": items}, "removed")
-        if not (files := notify.placed(inventory.settings(told, self.host, secrets), facts)):
+        if not (files := notify.placed(inventory.settings(told, self.host, secrets, self._edge()), facts)):
             return {}
         self.say(f"vllm-notify {will} installed: it tells {inventory.target(told)} about troubles")
         done = self.execute("vllm_files", files, "changed_paths")
@@ -48,3 +50,8 @@ class ActionModule(SparkAction):
             timer = {"name": host_layout.NOTIFY_TIMER, "enabled": True, "state": "restarted", "daemon_reload": True}
             self.execute("ansible.builtin.systemd_service", timer, "state")
         return done
+
+    def _edge(self) -> Edge | None:
+        """Return the edge of this host, by which it knows whom to ask."""
+        intent = intent_of(self.host, self.hostvars[self.host])
+        return intent.edge if intent else None

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,7 +20,7 @@ import loopback
 from fakes.fake_http import own_certificate
 from vllm_spark.core import paths
 from vllm_spark.inventory import notify as inventory
-from vllm_spark.node import notify
+from vllm_spark.node import delivery, notify, troubles
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.state_writer import StateOf
 
@@ -276,7 +278,7 @@ def test_what_waits_survives_a_boot_and_comes_in_order(
     spark.does("loading")
     spark.does("serving")
     spark.later()
-    assert spark.looks() | {"memory": {}} == {"memory": {}, "wait": [], "failure": {}}
+    assert spark.looks() | {"memory": {}} == {"memory": {}, "wait": [], "failure": {}, "beat": ""}
     titles = [got["headers"]["Title"] for got in receiver.got if got["status"] == 200]
     assert titles == ["chat on spark1 gave up", "chat on spark1 serves again"]
 
@@ -334,17 +336,17 @@ def test_it_reads_the_units_and_the_certificate_of_the_edge(spark: Spark, tmp_pa
     own_certificate(tmp_path)
     (tmp_path / "cert.pem").rename(tmp_path / "tls.pem")
     (spark.folder / "systemctl.show").write_text(EDGE.format("active"))
-    seen = notify.look("spark1", 0.0, 1.0)
+    seen = notify.look({"host": "spark1"}, 0.0, 1.0)
     assert seen.edge_fault == ""
     assert seen.certificate_end
     # openssl's default is 30 days.
     assert 29 * 86400 < seen.certificate_end - (tmp_path / "tls.pem").stat().st_mtime < 31 * 86400
     (spark.folder / "systemctl.show").write_text(EDGE.format("failed"))
-    assert notify.look("spark1", 0.0, 1.0).edge_fault == "vllm-edge.service is failed"
+    assert notify.look({"host": "spark1"}, 0.0, 1.0).edge_fault == "vllm-edge.service is failed"
     # The edge of an open site is disabled, and a Spark without one has no unit.
     for units in (EDGE.replace("enabled", "disabled").format("inactive"), ""):
         (spark.folder / "systemctl.show").write_text(units)
-        seen = notify.look("spark1", 0.0, 1.0)
+        seen = notify.look({"host": "spark1"}, 0.0, 1.0)
         assert (seen.edge_fault, seen.certificate_end) == (None, None)
 
 
@@ -394,3 +396,122 @@ def test_a_test_message_comes_after_those_that_wait(
 def test_another_word_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert notify.main(["--tets"]) == 2
     assert "notify --test" in capsys.readouterr().out
+
+
+# --- other Sparks, the heartbeat and Alertmanager
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A server that answers each path with the status that stands in it, and keeps the paths."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.send_response(int(self.path.strip("/").split("/")[0]))
+        self.end_headers()
+        self.wfile.write(json.dumps(HELD).encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+HELD = [
+    {
+        "labels": {"alertname": "SocHot", "spark": "spark2"},
+        "annotations": {"summary": "the chip of spark2 is hot", "runbook": "gpu-clocks"},
+        "startsAt": "2027-01-15T08:00:00.123Z",
+    },
+    {"labels": {"alertname": "GaveUp", "told": "spark"}, "annotations": {}, "startsAt": ""},
+]
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    Answering.seen.clear()
+    with loopback.running(ThreadingHTTPServer((loopback.ADDRESS, 0), Answering)) as running:
+        yield f"http://{loopback.ADDRESS}:{running.server_address[1]}"
+
+
+@pytest.mark.parametrize("path", ["200", "302", "401", "403", "421", "503"])
+def test_any_status_is_an_answer_of_a_spark_that_is_on(server: str, path: str) -> None:
+    assert delivery.answers(f"{server}/{path}", "/nonexistent")
+
+
+def test_a_refused_connection_and_an_unknown_certificate_are_answers(tmp_path: Path) -> None:
+    assert delivery.answers(f"http://{loopback.ADDRESS}:{loopback.held_port()}/health", "/nonexistent")
+    own_certificate(tmp_path)
+    (tmp_path / "both.pem").write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
+    with receiving(tmp_path, str(tmp_path / "both.pem")) as secure:
+        assert delivery.answers(f"{secure.url}/health", "/nonexistent")
+
+
+def test_a_frozen_spark_and_a_name_that_is_gone_give_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of a frozen Spark takes a connection, and no program answers."""
+    monkeypatch.setattr(delivery, "ANSWER_TIMEOUT_S", 0.2)
+    with socket.create_server((loopback.ADDRESS, 0)) as frozen:
+        for scheme in ("http", "https"):
+            assert not delivery.answers(
+                f"{scheme}://{loopback.ADDRESS}:{frozen.getsockname()[1]}/health", "/nonexistent"
+            )
+    assert not delivery.answers("https://nobody.invalid:8000/health", "/nonexistent")
+
+
+def test_the_first_spark_that_answers_tells_of_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(host: str, *silent: str) -> dict[str, bool | None]:
+        monkeypatch.setattr(delivery, "answers", lambda url, _: url not in silent)
+        return notify.others({"host": host, "site": {name: name for name in ("a", "b", "c")}})
+
+    assert seen("b", "c") == {"a": True, "c": None}
+    assert seen("a", "c") == {"b": True, "c": False}
+    assert seen("b", "a") == {"a": False, "c": True}
+    assert seen("c", "a", "b") == {"a": False, "b": False}
+    assert notify.others({"host": "a"}) == {}
+
+
+def test_a_silent_spark_is_told_and_its_end(spark: Spark, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark.set_up(url=receiver.url + TOPIC)
+    settings = json.loads(notify.SETTINGS.read_text())
+    notify.SETTINGS.write_text(json.dumps({**settings, "site": {"spark1": "", "spark2": ""}}))
+    monkeypatch.setattr(troubles, "SILENT_S", 0.0)
+    for answers in (True, False, False, True):
+        monkeypatch.setattr(delivery, "answers", lambda *_, _answers=answers: _answers)
+        spark.looks()
+    titles = [got["headers"]["Title"] for got in receiver.got]
+    assert titles == ["spark2 does not answer spark1", "spark2 answers spark1 again"]
+
+
+def test_the_heartbeat_is_asked_each_time_and_its_failure_is_said_once(
+    spark: Spark, receiver: Receiver, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.set_up(url=receiver.url + TOPIC, heartbeat=f"{server}/200/ping/{{host}}")
+    spark.looks()
+    spark.looks()
+    assert Answering.seen == ["/200/ping/spark1"] * 2
+    assert capsys.readouterr().err == ""
+    spark.set_up(url=receiver.url + TOPIC, heartbeat=f"{server}/404/secret-key")
+    spark.looks()
+    spark.looks()
+    said = capsys.readouterr().err
+    assert said.count("the heartbeat URL does not answer: it answers status 404") == 1
+    assert "secret-key" not in said
+    # Nobody is told over the target, which may be fine.
+    assert receiver.got == []
+
+
+def test_what_alertmanager_holds_is_read_but_what_a_spark_tells_itself(server: str) -> None:
+    held = delivery.alerts(f"{server}/200")
+    assert held is not None
+    ((key, message),) = held.items()
+    assert (key, message.event, message.what) == ("alert SocHot spark2", "alert", "the chip of spark2 is hot")
+    assert (message.since, message.fix) == (1_800_000_000.123, "see docs/runbooks/gpu-clocks.md.")
+    assert Answering.seen == ["/200/api/v2/alerts?silenced=false&inhibited=false"]
+
+
+def test_an_alertmanager_that_does_not_answer_is_no_end_of_an_alert(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert delivery.alerts(f"{server}/503") is None
+    monkeypatch.setitem(HELD[0], "startsAt", "soon")
+    assert delivery.alerts(f"{server}/200") is None
+    assert delivery.alerts(f"http://{loopback.ADDRESS}:{loopback.held_port()}") is None

@@ -8,19 +8,20 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from vllm_spark.node.deployment_state import clean
-from vllm_spark.node.troubles import Message
+from vllm_spark.node.troubles import ALERT, Message
 
 NTFY, WEBHOOK = "ntfy", "webhook"
 SCHEMA = "vllm-spark/message/1"
-HTTP_TIMEOUT_S, COMMAND_TIMEOUT_S = 20.0, 60.0
+HTTP_TIMEOUT_S, ANSWER_TIMEOUT_S, COMMAND_TIMEOUT_S = 20.0, 5.0, 60.0
 # A line of the journal has more than the reason.
 REASON_LENGTH = 150
 
@@ -34,8 +35,23 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def send(message: Message, settings: Mapping[str, Any]) -> str:
     """Send a message. Returns why it was not delivered, empty if it was. `settings`: what inventory/notify.py gives."""
+    return attempted(lambda: run(message, settings) if "command" in settings else post(message, settings), settings)
+
+
+def beat(settings: Mapping[str, Any]) -> str:
+    """Ask the heartbeat URL, whose server tells the owner when nobody asks any more. Returns why it does not answer."""
+
+    def asked() -> str:
+        with opener().open(settings["heartbeat"], timeout=HTTP_TIMEOUT_S):
+            return ""
+
+    return attempted(asked, settings)
+
+
+def attempted(call: Callable[[], str], settings: Mapping[str, Any]) -> str:
+    """Return what a delivery returns, or its error in words."""
     try:
-        why = run(message, settings) if "command" in settings else post(message, settings)
+        why = call()
     except urllib.error.HTTPError as error:
         error.close()
         why = f"it answers status {error.code} {error.reason}"
@@ -46,9 +62,53 @@ def send(message: Message, settings: Mapping[str, Any]) -> str:
         untrusted = getattr(cause, "verify_message", "")
         why = f"this Spark does not trust its certificate: {untrusted}" if untrusted else ""
         why = why or getattr(cause, "strerror", "") or str(cause) or type(cause).__name__
-    for value, shown in ((settings.get("value"), "<masked>"), (settings.get("url"), settings["target"])):
+    beats = settings.get("heartbeat")
+    for value, shown in ((settings.get("value"), "<masked>"), (settings.get("url"), settings["target"]), (beats, "it")):
         why = why.replace(value, shown) if value else why
     return clean(why, REASON_LENGTH)
+
+
+def opener(*handlers: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(NoRedirect, *handlers)
+
+
+def answers(url: str, authority: str) -> bool:
+    """Return False for a host that gives no answer at all. A status, a refused connection and another certificate are
+    answers of a host that is on; of a frozen one the kernel alone takes the connection."""
+    try:
+        context = ssl.create_default_context(cafile=authority if os.path.exists(authority) else None)
+        direct = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        with opener(*direct).open(url, timeout=ANSWER_TIMEOUT_S):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return True
+    except (OSError, http.client.HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        return isinstance(cause, ssl.SSLError | ConnectionError | http.client.HTTPException)
+
+
+def alerts(url: str) -> dict[str, Message] | None:
+    """Return what Alertmanager holds and nobody has silenced, by keys of its own; None if it does not answer. What a
+    Spark tells by itself is left out."""
+    try:
+        direct = opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{url}/api/v2/alerts?silenced=false&inhibited=false", timeout=ANSWER_TIMEOUT_S) as answer:
+            held = json.load(answer)
+        return dict(_alert(one) for one in held if "told" not in one["labels"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+
+
+def _alert(one: Mapping[str, Any]) -> tuple[str, Message]:
+    labels, said = one["labels"], one["annotations"]
+    words = (
+        labels["alertname"],
+        *(labels[name] for name in ("deployment", "proxy", "kind", "spark") if name in labels),
+    )
+    since = datetime.fromisoformat(one["startsAt"]).timestamp()
+    fix = f"see docs/runbooks/{said['runbook']}.md."
+    return ALERT + " ".join(words), Message("alert", said["summary"], "", since, labels.get("deployment", ""), fix=fix)
 
 
 def document(message: Message) -> dict[str, Any]:
@@ -68,7 +128,7 @@ def post(message: Message, settings: Mapping[str, Any]) -> str:
     if "value" in settings:
         headers["Authorization"] = f"Bearer {settings['value']}"
     request = urllib.request.Request(settings["url"], body, headers)  # noqa: S310  deploy takes http and https alone
-    with urllib.request.build_opener(NoRedirect).open(request, timeout=HTTP_TIMEOUT_S):
+    with opener().open(request, timeout=HTTP_TIMEOUT_S):
         return ""
 
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from typing import Any
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import delivery, deployment_state, endings, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
+from vllm_spark.node import certificate, delivery, deployment_state, endings, host_layout, state_file, troubles  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import FAILED, HUNG, PLACES, json_object, text  # noqa: E402
 from vllm_spark.node.host_layout import EDGE_ROUTE_UNIT, EDGE_UNIT, SWITCH_UNIT  # noqa: E402
 from vllm_spark.node.state_file import warn  # noqa: E402
@@ -63,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     kept, now = stored(), time.time()
     memory = Memory(**kept["memory"])
-    messages = [*troubles.judge(look(settings["host"], memory.looked or now, now), memory)]
+    messages = [*troubles.judge(look(settings, memory.looked or now, now), memory)]
     if TEST.exists():
         messages.append(Message("test", f"a test message of {settings['host']}", "", now, host=settings["host"]))
         kept["failure"] = {}
@@ -75,18 +74,24 @@ def main(argv: Sequence[str]) -> int:
     del kept["wait"][:-QUEUE]
     save(kept)
     deliver(kept, settings, now)
+    if "heartbeat" in settings and (why := delivery.beat(settings)) != kept["beat"]:
+        kept["beat"] = why
+        save(kept)
+        if why:
+            warn(f"the heartbeat URL does not answer: {why} — expected: status 200. It is asked every minute. {SEE}")
     return 0
 
 
 def stored() -> dict[str, Any]:
-    """Return what is kept: `memory` of the last look, the messages that `wait`, and the `failure` of the delivery,
-    which is empty without one. A broken file begins anew."""
+    """Return what is kept: `memory` of the last look, the messages that `wait`, the `failure` of the delivery, which is
+    empty without one, and why the heartbeat had no answer (`beat`). A broken file begins anew."""
     kept = json_object(text(str(KEPT)))
     try:
         wait = [Message(**one)._asdict() for one in kept["wait"]]
-        return {"memory": asdict(Memory(**kept["memory"])), "wait": wait, "failure": {**kept["failure"]}}
+        beat = str(kept.get("beat", ""))
+        return {"memory": asdict(Memory(**kept["memory"])), "wait": wait, "failure": {**kept["failure"]}, "beat": beat}
     except (KeyError, TypeError):
-        return {"memory": asdict(Memory()), "wait": [], "failure": {}}
+        return {"memory": asdict(Memory()), "wait": [], "failure": {}, "beat": ""}
 
 
 def save(kept: dict[str, Any]) -> None:
@@ -124,8 +129,9 @@ def test() -> str:
     return why or str(stored()["failure"].get("why", ""))
 
 
-def look(host: str, last: float, now: float) -> Look:
+def look(settings: Mapping[str, Any], last: float, now: float) -> Look:
     """Return what is seen on this Spark. `last`: when it was looked at before."""
+    host = settings["host"]
     units = states_of(EDGE_UNIT, EDGE_ROUTE_UNIT, SWITCH_UNIT)
     active = {name: unit.get("ActiveState", "not read") for name, unit in units.items()}
     faults = [f"{name} is {active[name]}" for name in (EDGE_UNIT, EDGE_ROUTE_UNIT) if active[name] not in SOUND]
@@ -137,8 +143,19 @@ def look(host: str, last: float, now: float) -> Look:
         held=is_locked(now) or active[SWITCH_UNIT] in host_layout.RUNNING,
         deployments=[deployment(name, last) for name in PLACES.deployments()],
         edge_fault=", ".join(faults) if has_edge else None,
-        certificate_end=certificate_end() if has_edge else None,
+        certificate_end=certificate.end(str(CERTIFICATE)) if has_edge else None,
+        others=others(settings),
+        alerts=delivery.alerts(settings["alerts"]) if "alerts" in settings else None,
     )
+
+
+def others(settings: Mapping[str, Any]) -> dict[str, bool | None]:
+    """Return whether the other Sparks of the site answer. A Spark that does not is told by the first one of the site
+    that does: None for the others."""
+    host, site = settings["host"], settings.get("site", {})
+    asked = {other: delivery.answers(url, host_layout.EDGE_AUTHORITY) for other, url in site.items() if other != host}
+    first = next((name for name in site if name == host or asked[name]), host)
+    return {name: good or (False if first == host else None) for name, good in asked.items()}
 
 
 def deployment(name: str, last: float) -> Deployment:
@@ -167,13 +184,6 @@ def states_of(*names: str) -> dict[str, dict[str, str]]:
     """Return ActiveState and UnitFileState of units; empty for one that systemd does not report."""
     known = {unit.get("Id", ""): unit for unit in endings.shown(names, "Id", "ActiveState", "UnitFileState")}
     return {name: known.get(name, {}) for name in names}
-
-
-def certificate_end() -> float | None:
-    """Return when the certificate of the edge ends, in epoch seconds; None for an edge without TLS."""
-    command = ["openssl", "x509", "-noout", "-enddate", "-in", str(CERTIFICATE)]
-    shown = endings.output_of(*command)
-    return float(ssl.cert_time_to_seconds(shown.strip().partition("=")[2])) if shown else None
 
 
 if __name__ == "__main__":

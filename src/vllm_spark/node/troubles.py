@@ -5,7 +5,7 @@ out. notify.py reads both and sends the messages. Standard library alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,8 +24,13 @@ from vllm_spark.node.unit_limits import READY_S
 
 # A restart of the edge takes a few seconds. Looks are a minute apart.
 EDGE_S = 90.0
+# A boot takes two minutes.
+SILENT_S = 180.0
 # Any deploy within the certificate's last 90 days renews it (edge/authority.py). So many days are left for one.
 CERTIFICATE_S = 30 * 86400.0
+
+# How the key of an alert of Alertmanager begins.
+ALERT = "alert "
 
 # Event -> its grade, and what to type. A trouble of a higher grade is told although a lower one was told.
 FIXES: dict[str, tuple[int, str]] = {
@@ -36,6 +41,8 @@ FIXES: dict[str, tuple[int, str]] = {
     "gave-up": (3, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it again."),
     "edge-down": (1, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it."),
     "certificate": (1, "`vllm-spark deploy` renews it; replace a certificate of your own first."),
+    "silent": (2, "look at its power, its lamp and its network; see docs/runbooks/spark-died.md."),
+    "alert": (1, ""),
 }
 
 
@@ -75,7 +82,8 @@ class Deployment:
 class Look:
     """What is seen now, with times in epoch seconds. `booted`: this Spark was. `held`: somebody changes it.
     `edge_fault`: what is wrong with the edge, empty for one that runs, None without one. `certificate_end`: of the
-    edge, None without one."""
+    edge, None without one. `others`: Sparks of the site -> whether they answer, None if it is not this one that tells
+    it. `alerts`: of Alertmanager, None if it was not read."""
 
     host: str
     now: float
@@ -84,32 +92,38 @@ class Look:
     deployments: Sequence[Deployment] = ()
     edge_fault: str | None = None
     certificate_end: float | None = None
+    others: Mapping[str, bool | None] = field(default_factory=dict)
+    alerts: Mapping[str, Message] | None = None
 
 
 @dataclass(slots=True)
 class Memory:
     """What one look leaves for the next. `looked`: when it was. `bad_since`: subject -> since when it is not well.
-    `told`: subject -> event and begin of what was told and has not ended."""
+    `told`: subject -> event and begin of what was told and has not ended. `answered`: other Sparks that ever did; one
+    that never did is not known to be silent."""
 
     looked: float = 0.0
     bad_since: dict[str, float] = field(default_factory=dict)
     told: dict[str, tuple[str, float]] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
 
 
 class Subject(NamedTuple):
     """What may be in trouble. `key`: the unit of a deployment, or an event of the whole Spark. `well`: None for one
-    that nobody wants. `end`: what is told when a trouble has ended."""
+    that nobody wants. `end`: what is told when a trouble has ended. `alert`: what Alertmanager says of it."""
 
     key: str
     well: bool | None
     end: str
     of: Deployment | None = None
+    alert: Message | None = None
 
 
 def judge(look: Look, memory: Memory) -> Iterator[Message]:
     """Yield what the owner is told now, and change the memory to what was told. While somebody changes this Spark
     nothing is told, and the time of a trouble does not count. Nor does the time without power."""
-    subjects, before = [*_subjects(look)], memory.bad_since
+    memory.answered = sorted({*memory.answered, *(host for host, answers in look.others.items() if answers)})
+    subjects, before = [*_subjects(look, memory)], memory.bad_since
     if look.held or memory.looked < look.booted:
         before = {}
     memory.looked = look.now
@@ -125,7 +139,7 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
             if not event or grade > FIXES.get(event, (0,))[0] or again:
                 memory.told[one.key] = (trouble.event, trouble.since)
                 peers = " and ".join(one.of.state["peers"]) if one.of else ""
-                yield trouble._replace(host=look.host, fix=fix.format(host=look.host, peers=peers))
+                yield trouble._replace(host=look.host, fix=trouble.fix or fix.format(host=look.host, peers=peers))
         if one.well and one.key in memory.told:
             event, since = memory.told.pop(one.key)
             yield Message(event, one.end, "", since, one.of.name if one.of else "", look.host, resolved=True)
@@ -133,7 +147,7 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
     memory.told = {one.key: memory.told[one.key] for one in subjects if one.key in memory.told}
 
 
-def _subjects(look: Look) -> Iterator[Subject]:
+def _subjects(look: Look, memory: Memory) -> Iterator[Subject]:
     for one in look.deployments:
         state, end = one.state["state"], f"{one.name} on {look.host} serves again"
         yield Subject(f"vllm@{one.name}", None if state == STOPPED else state == SERVING, end, one)
@@ -143,10 +157,24 @@ def _subjects(look: Look) -> Iterator[Subject]:
         lasts = look.certificate_end - look.now > CERTIFICATE_S
         yield Subject("certificate", lasts, f"the certificate of the edge of {look.host} is renewed")
 
+    for host, answers in look.others.items():
+        well = answers if host in memory.answered else None
+        yield Subject(f"silent@{host}", well, f"{host} answers {look.host} again")
+    told = {key for key in memory.told if key.startswith(ALERT)}
+    for key in sorted({*(look.alerts or {}), *told}):
+        alert = (look.alerts or {}).get(key)
+        well = None if look.alerts is None else alert is None
+        yield Subject(key, well, f"the alert {key.removeprefix(ALERT)} is over", alert=alert)
+
 
 def _troubles(one: Subject, look: Look, bad_since: float) -> Iterator[Message]:
     """Yield what is wrong with a subject that is not well since then."""
-    if one.of:
+    if one.alert:
+        yield one.alert
+    elif one.key.startswith("silent@") and one.well is False and look.now - bad_since >= SILENT_S:
+        what = f"{one.key.partition('@')[2]} does not answer {look.host}"
+        yield Message("silent", what, "it has no power, it is frozen, or its network is down", bad_since)
+    elif one.of:
         yield from _of_deployment(one.of, look, bad_since)
     elif one.key == "edge-down" and look.edge_fault and look.now - bad_since >= EDGE_S:
         yield Message(one.key, f"the edge of {look.host} is down", look.edge_fault, bad_since)

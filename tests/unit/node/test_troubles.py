@@ -43,7 +43,13 @@ def looks_of(rows: dict[int, dict[str, Any]]) -> Iterator[tuple[int, Look]]:
             hangs = [(at(row["hang"]), "it hung: no token")] if row.get("hang") is not None and minute == begin else []
             chat = Deployment("chat", state, rank=row.get("rank", 0), deadline_s=900, hangs=hangs)
             edge, certificate_end = row.get("edge"), days and at(minute) + days * 86400
-            yield minute, Look("spark1", at(minute), at(-9), row.get("held", False), [chat], edge, certificate_end)
+            others = {"spark2": row["spark2"]} if "spark2" in row else {}
+            keys = row.get("alert")
+            alerts = (
+                None if keys is None else {key: Message("alert", key, "", at(minute), fix="see it") for key in keys}
+            )
+            held = row.get("held", False)
+            yield minute, Look("spark1", at(minute), at(-9), held, [chat], edge, certificate_end, others, alerts)
 
 
 def told_in(rows: dict[int, dict[str, Any]], memory: Memory) -> Iterator[tuple[int, Message]]:
