@@ -32,17 +32,25 @@ collected:
   type: str
 """
 
+import glob
 import json
 import os
 import platform
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bundle import JOURNAL, KIB, SHORT, Bundle
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_bundle import (
+    JOURNAL,
+    KIB,
+    SHORT,
+    Bundle,
+    read_file,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_fabric import fabric
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host import host, memory
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import KEPT
@@ -76,6 +84,16 @@ STARTS = ("7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
 LISTED = re.compile(r"\s*vllm@(\S+)\.service\s+\S+\s+(\S+)")
 # What is a folder's name in a bundle, too; systemd escapes other bytes of a unit's name with a backslash.
 NAME = re.compile(r"[\w][\w.-]*", re.ASCII)
+
+# The first line of the text about the end of the boot before, by which the doctor knows it; what the kernel kept of
+# that end; and what was recorded within the ten minutes before it, on the host that records.
+BEGINS, LAST_LINES = "vllm-spark: the end of the boot before", "400"
+PSTORE, MAX_PSTORE = ("/var/lib/systemd/pstore", "/sys/fs/pstore"), 20
+RECORDER = "http://127.0.0.1:25096"
+RECORDED = (
+    'max_over_time(ALERTS{{alertstate="firing",spark="{0}"}}[10m]) or '
+    'last_over_time({{__name__=~"watch:(temperature|power|memory)",spark="{0}"}}[10m])'
+)
 
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "host/gpu.log": (
@@ -260,6 +278,7 @@ def collect_host(bundle: Bundle) -> None:
     if not bundle.journal("host/kernel.log", "--dmesg", "--boot", "0"):
         bundle.commands("host/kernel.log", ("dmesg", "--time-format", "iso"), bounds=SHORT)
     bundle.journal("host/kernel-previous.log", "--dmesg", "--boot", "-1")
+    collect_end_before(bundle)
     bundle.journal("host/docker.log", "--boot", "0", "_SYSTEMD_UNIT=docker.service")
     # Not a log for the doctor: a switch of last week that failed is no fault of today.
     bundle.journal("host/switch.txt", "SYSLOG_IDENTIFIER=vllm-switch")
@@ -268,6 +287,25 @@ def collect_host(bundle: Bundle) -> None:
     bundle.put_json("host/facts.json", facts(bundle))
     for path, commands in COMMANDS.items():
         bundle.commands(path, *commands)
+
+
+def collect_end_before(bundle: Bundle) -> None:
+    """Store how the boot before ended: the last lines of its journal, what the kernel kept (systemd-pstore moves it to
+    the disk), and what was recorded until then."""
+    path = "host/boot-previous.log"
+    if not bundle.journal(path, "--boot", "-1", "--lines", LAST_LINES):
+        return
+    parts = [BEGINS, bundle.files[path]]
+    kept = sorted(one for folder in PSTORE for one in glob.glob(f"{folder}/**", recursive=True) if os.path.isfile(one))
+    for one in kept[:MAX_PSTORE]:
+        with suppress(OSError):
+            parts += [f"{one}:", read_file(one, SHORT)]
+    with suppress(OSError):
+        host = read_file(layout.METRICS_KEPT, SHORT).partition("SPARK=")[2].strip()
+        at = bundle.files[path].rstrip().rpartition("\n")[2].partition("+")[0]
+        query = ("promtool", "query", "instant", f"--time={at}Z", RECORDER, RECORDED.format(host))
+        parts += ["vllm-spark: recorded until then", bundle.output(*query)[0]]
+    bundle.put(path, "\n".join(parts))
 
 
 def collect_edge(bundle: Bundle) -> None:

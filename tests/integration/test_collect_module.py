@@ -343,3 +343,41 @@ def test_files_that_cannot_be_read(full: ModuleType, gather: Gather, tmp_path: P
     notes = "\n".join(collected.manifest["notes"])
     assert "pipe: not a regular file" in notes
     assert "more than 60 files" in notes
+
+
+ENDED = """#!/bin/sh
+case "$*" in
+  *--dmesg*) ;;
+  *"--boot -1"*) echo "2026-09-14T03:11:02.120000+0000 spark1 kernel: usb 1-1: reset"
+    echo "2026-09-14T03:11:40.500000+0000 spark1 systemd[1]: key is @KEY@" ;;
+esac
+"""
+PROMTOOL = """#!/bin/sh
+echo 'watch:temperature{spark="spark1"} => 61 @[1789355500]'; echo "$*"
+"""
+
+
+def test_the_end_of_the_boot_before_has_pstore_and_what_was_recorded(
+    full: ModuleType, gather: Gather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "journalctl", ENDED)
+    program(tmp_path, "promtool", PROMTOOL)
+    place(tmp_path / "pstore", {"1/dmesg.txt": "Kernel panic - not syncing: Fatal exception"})
+    monkeypatch.setattr(full, "PSTORE", (str(tmp_path / "pstore"),))
+    kept = tmp_path / "metrics-kept.env"
+    monkeypatch.setattr(full.layout, "METRICS_KEPT", str(kept))
+    without = gather(full).files["host/boot-previous.log"]
+    assert without.startswith("vllm-spark: the end of the boot before\n2026-09-14T03:11:02")
+    assert "Kernel panic - not syncing" in without
+    assert KEY not in without
+    assert "recorded until then" not in without
+    kept.write_text("DAYS=30\nGIB=4\nSPARK=spark1\n")
+    text = gather(full).files["host/boot-previous.log"]
+    assert "=> 61" in text
+    # The time of the last line, in the form of RFC 3339.
+    assert "query instant --time=2026-09-14T03:11:40.500000Z http://127.0.0.1:25096" in text
+    assert 'spark="spark1"' in text
+
+
+def test_a_host_without_a_boot_before_has_no_end_of_it(full: ModuleType, gather: Gather) -> None:
+    assert "host/boot-previous.log" not in gather(full).files
