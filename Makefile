@@ -73,7 +73,7 @@ deploy: sandbox-up ## Start the sandbox, deploy on one Spark, then on a pair
 .PHONY: test
 test: setup-dev ## Run everything that CI runs
 	# The sandbox starts in parallel with the other checks, because it mostly waits for network and disk.
-	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit slow integration engine router browser edge look-alike
+	$(MAKE) --jobs=2 --output-sync=target sandbox-up lint unit slow integration engine router browser edge metrics look-alike
 	$(MAKE) containers
 	$(MAKE) molecule
 
@@ -150,6 +150,11 @@ edge: setup-dev ## Test the edge by a real HAProxy, scripted engines and the cli
 	tests/edge/install
 	pytest tests/edge
 
+.PHONY: metrics
+metrics: setup-dev ## Record figures by the distribution's Prometheus and judge each alert, the page and the dashboard; four minutes
+	tests/metrics/install
+	pytest tests/metrics
+
 # Molecule relies on its state of an earlier run and would not start the sandbox, so the state is reset first. The
 # failures are printed last, because they are thousands of lines above the recap. The log is outside of Molecule's state,
 # which the end of the run removes.
@@ -161,7 +166,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle day edge fabric factory faults images notify offline operators own pairs recipe recovery refusals remove rollback upgrade
+LONG := bench bundle day edge fabric factory faults images metrics notify offline operators own pairs recipe recovery refusals remove rollback upgrade
 
 .PHONY: molecule
 molecule: setup-dev ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
