@@ -25,13 +25,13 @@ NEED: Mapping[str, Sequence[str]] = {
         "rsync", "scp", "show_gids", "ssh-copy-id", "tcpdump", "ufw",
     ),
     "firmware, a kernel or a boot": (
-        "findmnt", "free", "fwupdmgr", "loginctl", "modprobe", "swapoff", "swapon", "sysctl", "timedatectl",
+        "findmnt", "free", "fwupdmgr", "last", "loginctl", "modprobe", "swapoff", "swapon", "sysctl", "timedatectl",
         "update-grub", "vmstat",
     ),
     # test_wheel_install runs uv and pip.
     "packages": ("apt-get", "pip", "pytest", "uv"),
     "services": (
-        "chown", "haproxy", "kill", "nft", "ollama", "ray", "systemctl", "usermod", "vllm-switch",
+        "amtool", "chown", "haproxy", "kill", "nft", "ollama", "promtool", "ray", "systemctl", "usermod", "vllm-switch",
     ),
     "this machine's keys and vault": ("ansible-vault", "openssl", "ssh-add", "ssh-keygen"),
     "a clone": ("editor", "git", "make", "python3", "yamllint"),
@@ -66,7 +66,7 @@ esac
 exit 0
 """
 SSH = """
-while [ "${1#-}" != "$1" ]; do case "$1" in -o|-p|-l|-i|-F|-J) shift;; esac; shift; done
+while [ "${1#-}" != "$1" ]; do case "$1" in -o|-p|-l|-i|-F|-J|-L) shift;; esac; shift; done
 shift
 [ $# -gt 0 ] || exit 0
 cd "$DESK/spark/home/user" && exec sh -c "$*"
@@ -99,7 +99,7 @@ FILES: Mapping[str, str] = {
             "run/netplan/x", "run/reboot-required.pkgs", "run/vllm-spark/DEPLOYMENT/api.sock",
             "run/vllm-spark/NAME/state.json", "run/vllm-spark/operator.lock",
             "sys/class/dmi/id/bios_version", "sys/class/infiniband/HCA/fw_ver", "sys/class/infiniband/HCA/ports/1/rate",
-            "sys/fs/pstore/x", "tmp/derived.tar", "var/backups/x", "var/lib/docker/x",
+            "sys/fs/pstore/x", "var/lib/systemd/pstore/x", "tmp/derived.tar", "var/backups/x", "var/lib/docker/x",
             "var/lib/vllm-spark/build/NAME-HASH/build.log",
         ),
         "",
