@@ -9,12 +9,14 @@ each is called with the words of PROBES, because most are nameless functions.
   and its choices), `none` (the words that it reads as no text)
 - `later`: name -> values that the engine checks after its parser, e.g. parsers that are registered by name
 - `drafter_keys`: the keys of --speculative-config
+- `tasks`: what the engine serves a model for, by the name of its architecture
 - `variables`: name -> `accepts` (the probes that its reader takes), `choices`, `unread` (no file reads it)
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import enum
 import inspect
@@ -23,12 +25,16 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import check_argv
 from check_argv import envs, vllm
 from pydantic import ValidationError
+from vllm.config.model import _SUFFIX_TO_DEFAULTS as SUFFIXES
+from vllm.engine import arg_utils
+from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
 
 PROBES: list[str] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else []
@@ -163,7 +169,77 @@ def later() -> dict[str, list[str]]:
         "quantization": sorted(QUANTIZATION_METHODS),
         # The engine changes it to upper case.
         "attention-backend": sorted({*backends, *map(str.lower, backends)}),
+        "load-format": sorted(table("model_executor/model_loader/__init__.py", "_LOAD_FORMAT_TO_MODEL_LOADER")),
+        "tokenizer-mode": sorted({*hinted("tokenizer_mode"), *table("tokenizers/registry.py", "_VLLM_TOKENIZERS")}),
+        "config-format": ["auto", *table("transformers_utils/config.py", "_CONFIG_FORMAT_TO_CONFIG_PARSER")],
+        "kv-cache-dtype": hinted("kv_cache_dtype"),
+        "mamba-backend": sorted({word for name in hinted("mamba_backend") for word in (name.upper(), name.lower())}),
     }
+
+
+def hinted(field: str) -> list[str]:
+    """Return the strings that the type of an argument names beside any text; none for an argument that there is not."""
+    # A Literal of the arguments has a name of its own; other types of the class exist for a type checker alone.
+    hint = inspect.get_annotations(EngineArgs).get(field)
+    parts = hint.split("|") if isinstance(hint, str) else [hint]
+    named = (vars(arg_utils).get(part.strip()) if isinstance(part, str) else part for part in parts)
+    return sorted({word for part in named for word in words_of(part)})
+
+
+def table(file: str, name: str) -> dict[str, Any]:
+    """Return a table of a file that cannot be imported without the engine's kernels: its names, and values as text."""
+    path = Path(vllm.__file__).parent / file
+    for node in ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else ():
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(getattr(node, "value", None), ast.Dict) and any(
+            getattr(one, "id", "") == name for one in targets
+        ):
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {key.value: ast.unparse(value) for key, value in pairs if isinstance(key, ast.Constant)}
+    return {}
+
+
+# --- the task of a model
+
+REGISTRY = "model_executor/models/registry.py"
+# Table of the registry -> the task of its models.
+OTHERS = {
+    "_EMBEDDING_MODELS": "embed",
+    "_LATE_INTERACTION_MODELS": "embed",
+    "_REWARD_MODELS": "classify",
+    "_TOKEN_CLASSIFICATION_MODELS": "classify",
+    "_SEQUENCE_CLASSIFICATION_MODELS": "classify",
+    "_SPECULATIVE_DECODING_MODELS": "draft",
+}
+
+
+def tasks() -> dict[str, Any]:
+    """Return `suffixes`, which tell the task of an architecture that the engine does not list, in its order, and
+    `architectures`: those that it serves for another task than their suffix says."""
+    suffixes = [[suffix, "chat" if runner == "generate" else convert] for suffix, (runner, convert) in SUFFIXES]
+    generating = {**table(REGISTRY, "_TEXT_GENERATION_MODELS"), **table(REGISTRY, "_MULTIMODAL_MODELS")}
+    found = {
+        name: task for listed, task in OTHERS.items() for name in table(REGISTRY, listed) if name not in generating
+    }
+    for name, place in generating.items():
+        module, cls = ast.literal_eval(place)
+        if transcribes(module, cls):
+            found[name] = "transcribe"
+    promised = {name: next((task for suffix, task in suffixes if name.endswith(suffix)), "chat") for name in found}
+    return {
+        "suffixes": suffixes,
+        "architectures": {name: task for name, task in sorted(found.items()) if promised[name] != task},
+    }
+
+
+def transcribes(module: str, cls: str) -> bool:
+    """Return True for a class that serves transcriptions alone."""
+    path = Path(vllm.__file__).parent / f"model_executor/models/{module}.py"
+    if not path.exists() or "supports_transcription_only = True" not in path.read_text(encoding="utf-8"):
+        return False
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    named = next((node for node in body if isinstance(node, ast.ClassDef) and node.name == cls), None)
+    return named is not None and any("supports_transcription_only = True" in ast.unparse(node) for node in named.body)
 
 
 def drafter_keys() -> list[str]:
@@ -204,6 +280,7 @@ def main() -> None:
         "flags": {action.option_strings[0]: flag(action) for action in actions},
         "later": later(),
         "drafter_keys": drafter_keys(),
+        "tasks": tasks(),
         "variables": variables(),
     }
     print(json.dumps(document), file=check_argv.VERDICTS, flush=True)

@@ -18,6 +18,7 @@ import engine_process  # noqa: E402
 import environments  # noqa: E402
 
 from lab.pages.recipe_schema import format_json  # noqa: E402
+from vllm_spark.authoring import task  # noqa: E402
 from vllm_spark.recipe import engine_flags, flag_types  # noqa: E402
 
 # Words that tell the types apart by what they accept.
@@ -58,6 +59,11 @@ def text(version: str) -> str:
     )
 
 
+def tasks_text() -> str:
+    """Return the text of recipes/tasks.json: the tasks that the newest engine serves."""
+    return format_json(described(list(environments.ENGINES)[-1])["tasks"], 0) + "\n"
+
+
 def flag_entry(flag: Mapping[str, Any], later: Sequence[str]) -> dict[str, Any]:
     """Return the fields of an engine_flags.Flag that differ from their defaults."""
     entry: dict[str, Any] = {}
@@ -70,7 +76,7 @@ def flag_entry(flag: Mapping[str, Any], later: Sequence[str]) -> dict[str, Any]:
     if flag.get("keys"):
         entry["type"] = "object"
         entry["keys"] = {key: key_entry(one) for key, one in flag["keys"].items()}
-    if later:
+    if later and not flag.get("choices"):
         entry["later"] = [*later, *flag.get("none", ())]
     aliases = [name.lstrip("-") for name in flag["names"][1:] if not name.startswith("--no-")]
     if aliases:
@@ -127,6 +133,7 @@ def main() -> None:
         file = engine_flags.FOLDER / f"{version}.json"
         file.write_text(text(version), encoding="utf-8")
         print(file)
+    task.FILE.write_text(tasks_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import environments
 import mutations
 import pytest
 
+from vllm_spark.authoring import task
 from vllm_spark.recipe import engine_arguments, engine_flags, flag_names
 from vllm_spark.recipe.flag_argv import flag_argv
 
@@ -26,6 +27,10 @@ Drawn = tuple[str, Any]
 def test_the_data_are_what_the_parser_knows(version: str) -> None:
     file = engine_flags.FOLDER / f"{version}.json"
     assert file.read_text(encoding="utf-8") == engine_data.text(version), "run make engine-flags"
+
+
+def test_the_tasks_are_those_of_the_newest_engine() -> None:
+    assert task.FILE.read_text(encoding="utf-8") == engine_data.tasks_text(), "run make engine-flags"
 
 
 def test_every_file_has_its_engine() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_spark.authoring import sampling
+from vllm_spark.authoring import sampling, task
 from vllm_spark.authoring.source import MAX_TEXT_BYTES, NOT_A_CHECKPOINT, Source, Tensor, bad_file
 from vllm_spark.core.refusal import RefusedError
 
@@ -48,6 +48,7 @@ class Checkpoint:
     template: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    task: task.Task = task.CHAT
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +78,7 @@ def open_checkpoint(source: Source) -> Checkpoint:
         weights=weights,
         template=_template(source),
         notes=tuple(notes),
+        task=task.of(source, config),
     )
 
 

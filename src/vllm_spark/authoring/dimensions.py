@@ -42,7 +42,8 @@ class Dimensions:
 class Reader:
     """Reads values of one config.json by the specifications of a family.
 
-    A specification is a number or true, the name of a key, a list of them of which the first that is set counts, or
+    A specification is a number or true, the name of a key, a list of them of which the first that is set counts (a
+    number at its end is the default of the configuration's class), or
     {product: [...]} and {quotient: [a, b]} of specifications, and {zeros: key} of a list.
     """
 
@@ -60,8 +61,8 @@ class Reader:
         if isinstance(spec, Mapping):
             return self._computed(spec, place)
         for key in [spec] if isinstance(spec, str) else spec:
-            if isinstance(key, Mapping):
-                return self._computed(key, place)
+            if not isinstance(key, str):
+                return self.value(key, place)
             found = self.text.get(key, self.config.get(key))
             if found is not None:
                 used = self.result.keys.setdefault(place, [])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_spark.authoring import checkpoint as checkpoints
-from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, least_size, model_facts
+from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, least_size, model_facts, task
 from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.composing import Request
 from vllm_spark.authoring.judging import Verdict
@@ -58,6 +58,8 @@ class NewRecipe:
 def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRecipe:
     """Return the new recipe. Raises RefusedError if there can be none."""
     opened = checkpoints.open_checkpoint(source)
+    if opened.task.name != "chat":
+        raise RefusedError([task.refusal(opened.name, opened.task)])
     known = _family(opened, order)
     _refuse_early(opened, order)
     read = checkpoints.read_tensors(source, opened, dimensions.alike(opened.config, known["architecture"]))
