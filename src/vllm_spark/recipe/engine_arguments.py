@@ -60,6 +60,8 @@ def faults(recipe: Document, engine: Engine) -> Iterator[Fault]:
     args = recipe["args"]
     extended = {PLUGINS[name] for name in PLUGINS.keys() & args.keys()}
     own = recipe["image"].get("published", {}).get("flags", ())
+    # Such an image may bring a loader of its own.
+    extended |= {"load-format"} if published_image.is_published(recipe) else set()
     for name, value in args.items():
         if "." not in name and name not in own:
             yield from flag_faults(name, value, engine, check_later=name not in extended)
