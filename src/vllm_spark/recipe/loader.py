@@ -32,7 +32,7 @@ MAX_FILE_BYTES = 1 << 20
 LISTED = 8
 
 # Stems of files in a recipe folder that are not recipes.
-NOT_RECIPES = {"compatibility", "gates", "variables"}
+NOT_RECIPES = {"compatibility", "gates", "licences", "variables"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, gib
+from vllm_spark.recipe import licences
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import request_limits
 from vllm_spark.sizing.acceptance import Share
@@ -25,6 +26,8 @@ def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> lis
         available = "available on a fresh Spark" if forecast.reference else "available now"
         result += _fit_lines(host, fit, recipe, available)
     result.append(_download_line(forecast))
+    if forecast.download_bytes or not forecast.download_known:
+        result += [f"  {line}" for line in licences.lines(recipe)]
     if forecast.prediction:
         result += _speed_lines(forecast.prediction, recipe, request)
     result += [f"  {note}" for note in forecast.notes]
