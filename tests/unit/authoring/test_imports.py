@@ -20,7 +20,6 @@ UNSEEN = {
     "a11-ninja-maxnum": "no rule knows the backend and the cache that gpt-oss cannot have",
     "a06-glm47flash-sdpa": "no rule knows which backends have latent attention",
     "a15-lmcache-hybrid": "no rule knows that a connector needs a package that the image has not",
-    "pair-nccl-net-socket": "no rule knows that NCCL_NET takes RDMA away",
 }
 
 

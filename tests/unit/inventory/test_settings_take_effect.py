@@ -17,7 +17,7 @@ from fakes.fake_ansible import FakeRun
 from project_files import DATA
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import plan
-from vllm_spark.edge import steps
+from vllm_spark.edge import recorder, steps
 from vllm_spark.inventory import intent
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeLimits, EdgeSettings
@@ -42,6 +42,9 @@ OTHER: Mapping[str, Row] = {
     "certificate": ("other.pem", {**FILES, "site": None}),
     "private_key": ("other.pem", {**FILES, "site": None, "certificate": __file__}),
     "metrics_from": ([], {}),
+    "metrics_server": ("spark1", {"metrics_from": [ADDRESS]}),
+    "metrics_days": (31, {"metrics_server": "spark1", "metrics_from": [ADDRESS]}),
+    "metrics_gib": (5, {"metrics_server": "spark1", "metrics_from": [ADDRESS]}),
     "site": ({"spark1": ADDRESS}, {}),
     "name": ("other-name", {}),
     "recipe": ("everything-in-bf16", {}),
@@ -84,6 +87,7 @@ def _effect(deployment: str, edge: str, site: SiteSettings) -> str:
         planned = plan.of_host({"spark1": wanted}, {"spark1": facts}, "spark1", "test")
         assert wanted.edge is not None
         files = steps.files_of(wanted.edge, ADDRESS) if wanted.edge.is_wanted else []
+        files += recorder.files(wanted.edge, ADDRESS)
         own = read_files(wanted) if wanted.edge.settings.tls == FILES["tls"] else ""
         return repr((plan.questions(wanted), planned, files, own))
     except RefusedError as error:

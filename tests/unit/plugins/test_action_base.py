@@ -136,6 +136,7 @@ def test_every_phase_of_a_task_is_one_of_its_action() -> None:
         *(("vllm_collect", phase) for phase in ("host", "pairs")),
         *(("vllm_fabric_link", phase) for phase in ("check", "plan", "reached", "pinged")),
         *(("vllm_history", phase) for phase in ("read", "record", "table")),
+        *(("vllm_metrics", phase) for phase in ("place", "start")),
         *(("vllm_notify", phase) for phase in ("install", "report")),
         *(("vllm_pull_plan", phase) for phase in ("resolve", "plan", "prove")),
         *(("vllm_replacement", phase) for phase in ("decide", "result", "report")),
