@@ -16,5 +16,7 @@ def test_docker_takes_every_launch_of_an_import(tmp_path: Path) -> None:
                 import_rows.run(row, kind, folder)
                 for file in sorted((folder / "out").glob("*.yml")):
                     engine.create_recipe(file)
-        assert engine.refused == {}
+        # An embedding model has no launch: `check` refuses its recipe.
+        refused = {name: why for name, why in engine.refused.items() if "serves no chat" not in why}
+        assert refused == {}
         assert len(engine.containers) >= 2 * sum("nvidia" in str(row) for row in import_rows.rows("nvidia"))
