@@ -16,7 +16,7 @@ import pytest
 from fakes import import_rows
 from vllm_spark.recipe import kept_files
 
-# A fault of the file itself, which `check` has to see (tests/unit/authoring/test_imports.py).
+# A fault of the file itself, which `check` has to see (tests/lab/test_imports.py).
 UNSEEN = {
     "a07-mamba-block-no-prefix": "--mamba-block-size without prefix caching",
     # Of these the engine compares fields of the drafter's config.json, which models.yml does not have.
