@@ -8,7 +8,7 @@ from lab.pages import recipe_evidence
 from lab.pages.markdown import table
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import known_issues, loader, lockfile, published_image
+from vllm_spark.recipe import known_issues, licences, loader, lockfile, published_image
 from vllm_spark.recipe.loader import Recipe
 from vllm_spark.recipe.lockfile import Lock
 from vllm_spark.sizing import catalogue
@@ -54,6 +54,7 @@ def _section(recipe: Recipe, entry: Entry) -> Iterator[str]:
     if "drafter" in document:
         drafter = document["drafter"]
         yield f"- Drafter: {drafter['repository']}, {drafter['speculative_tokens']} tokens ahead"
+    yield from (f"- L{line[1:]}" for line in licences.lines(document))
     yield f"- Image: {lockfile.locked_name(document)}{_additions(document)}"
     for key, text in document["image"].get("published", {}).items():
         yield f"- {published_image.LABEL.capitalize()}, {PUBLISHED[key]}: {text}"

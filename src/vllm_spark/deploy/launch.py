@@ -229,6 +229,8 @@ def _options(spec: Spec) -> Iterator[OptionArgv]:
     yield ("--pull", "never")
     yield ("--rm",)
     yield ("--security-opt", "no-new-privileges")
+    if "seccomp" in runtime:
+        yield ("--security-opt", f"seccomp={runtime['seccomp']}")
     yield ("--shm-size", runtime["shm_size"])
     yield ("--stop-timeout", str(STOP_TIMEOUT_S))
     for name, limit in sorted(runtime["ulimits"].items()):

@@ -39,6 +39,7 @@ class Taken:
     base: bool = False
     inside: bool = False
     weights: bool = False
+    disk: bool = False
 
 
 @lru_cache
@@ -66,7 +67,7 @@ def taken(recipe: Document, sizes: Mapping[str, float], *, vision: bool) -> list
         size, what = _unit({**UNITS, **sizes}, row), row["what"]
         setting, number = _number(recipe, row)
         if size and number:
-            flags = {name: row.get(name, False) for name in ("base", "inside", "weights")}
+            flags = {name: row.get(name, False) for name in ("base", "inside", "weights", "disk")}
             part = int(number * size / (ranks if row.get("of") == "server" else 1))
             named = setting or next(iter(row.get("settings", ())), "")
             before = found.get(what, Taken(what, named, 0, bool(setting), **flags))

@@ -181,7 +181,7 @@ def _taken(recipe: Document) -> list[Taken]:
 def beside(recipe: Document) -> list[Taken]:
     """Return what a server takes beside the reservation. A cache of fixed size has the base in its workspace."""
     fixed = "kv_cache_bytes" in recipe["memory"]
-    return [part for part in _taken(recipe) if not part.inside and not (fixed and part.base)]
+    return [part for part in _taken(recipe) if not (part.inside or part.disk or (fixed and part.base))]
 
 
 def unknown_parts(recipe: Document) -> list[str]:

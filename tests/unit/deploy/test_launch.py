@@ -74,7 +74,13 @@ def test_the_same_inputs_give_the_same_bytes(resolve: Callable[..., Spec]) -> No
 
 
 # Another value for each field of `runtime`.
-RUNTIME = {"shm_size": "17g", "ulimits": {"core": 0}, "devices": ["/dev/other"], "capabilities": ["SYS_NICE"]}
+RUNTIME = {
+    "shm_size": "17g",
+    "ulimits": {"core": 0},
+    "devices": ["/dev/other"],
+    "capabilities": ["SYS_NICE"],
+    "seccomp": "unconfined",
+}
 
 
 def test_every_field_of_runtime_has_a_value_here() -> None:

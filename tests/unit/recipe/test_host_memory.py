@@ -43,6 +43,7 @@ def connector(name: str, **extra: Any) -> dict[str, Any]:
     return {"kv-transfer-config": {"kv_connector": name, "kv_connector_extra_config": extra}}
 
 
+RADIX = {"repository": "RadixArk/Qwen3.8-Flash-Next-NVFP4"}
 KV, WEIGHTS, IMAGES = "KV cache on the host", "weights on the host", "cache of images"
 
 
@@ -51,6 +52,9 @@ KV, WEIGHTS, IMAGES = "KV cache on the host", "weights on the host", "cache of i
     [
         (recipe(), {}),
         (recipe(args={"kv-offloading-size": 100}), {KV: 100}),
+        # 320,001,536 rows of 160 bytes that stay in the files.
+        (recipe(model=RADIX, env={"VLLM_PLE_TABLE_MEMORY": "disk"}), {"table of n-grams on the SSD": 47.684}),
+        (recipe(model=RADIX, env={"VLLM_PLE_TABLE_MEMORY": "ram"}), {}),
         (recipe(args={"kv-offloading-size": "12.5"}), {KV: 12.5}),
         # The flag names all ranks together.
         (recipe(args={"kv-offloading-size": 100}, ranks=2, executor="mp"), {KV: 50}),

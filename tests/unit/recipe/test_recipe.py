@@ -51,7 +51,7 @@ FAULTS = {
     ),
     "privileged": (
         put("runtime.privileged", True),
-        "runtime: unknown key privileged — expected: only capabilities, devices, shm_size, ulimits "
+        "runtime: unknown key privileged — expected: only capabilities, devices, seccomp, shm_size, ulimits "
         "(How the container runs. There is no privileged mode: name the devices and capabilities.)",
     ),
     "capability": (put("runtime.capabilities", ["SYS_ADMIN"]), "expected: one of IPC_LOCK, SYS_NICE, SYS_PTRACE"),
