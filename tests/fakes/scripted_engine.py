@@ -111,6 +111,7 @@ class ScriptedEngine:
         found = self._document(path, body)
         status, content = (404, b"{}") if found is None else (200, found)
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        more += f"Content-Type: {'text/plain' if path == '/metrics' else 'application/json'}\r\n"
         head = f"HTTP/1.1 {status} X\r\n{more}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + content)
         await writer.drain()
