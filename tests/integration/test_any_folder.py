@@ -42,19 +42,19 @@ def run(folder: Path, *words: str, config: Path | None = None) -> tuple[int, str
 def test_a_verb_runs_from_another_folder(site: Path, config: Path | None) -> None:
     status, output = run(site.parent, "-i", str(site), str(paths.ROOT / "lock.yml"), "--check", config=config)
     assert status == 0, output
-    assert "recipe gemma-4-26b-a4b-nvfp4-mtp pins image" in output
+    assert "recipe qwen3.6-35b-a3b-nvfp4-mtp pins image" in output
 
 
 def test_the_recipes_of_an_inventory_are_found_and_unknown_ones_name_the_folders(site: Path) -> None:
     hosts = site / "hosts.yml"
-    hosts.write_text(hosts.read_text().replace("recipe: gemma-4-26b-a4b-nvfp4-mtp", "recipe: mine"))
+    hosts.write_text(hosts.read_text().replace("recipe: qwen3.6-35b-a3b-nvfp4-mtp", "recipe: mine"))
     words = ("-i", str(site), str(paths.ROOT / "lock.yml"), "--check")
     status, output = run(site.parent, *words)
     assert status != 0
     assert f"unknown recipe mine (searched: {site}/recipes, {paths.RECIPES})" in output
     (site / "recipes").mkdir()
-    recipe = (paths.RECIPES / "gemma-4-26b-a4b-nvfp4-mtp.yml").read_text()
-    (site / "recipes" / "mine.yml").write_text(recipe.replace("name: gemma-4-26b-a4b-nvfp4-mtp", "name: mine", 1))
+    recipe = (paths.RECIPES / "qwen3.6-35b-a3b-nvfp4-mtp.yml").read_text()
+    (site / "recipes" / "mine.yml").write_text(recipe.replace("name: qwen3.6-35b-a3b-nvfp4-mtp", "name: mine", 1))
     status, output = run(site.parent, *words)
     assert status == 0, output
     assert "recipe mine pins image" in output

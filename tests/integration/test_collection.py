@@ -45,7 +45,7 @@ def test_a_verb_names_the_missing_package_and_runs_after_the_fix(environment: En
     assert status == 0, output
     status, output = environment.ansible("playbook", *verb)
     assert status == 0, output
-    assert "recipe gemma-4-26b-a4b-nvfp4-mtp pins image" in output
+    assert "recipe qwen3.6-35b-a3b-nvfp4-mtp pins image" in output
     # Other verbs go on to the first question to the Spark.
     for words in (("vllm_spark.toolkit.plan",), ("vllm_spark.toolkit.deploy", "--check")):
         nowhere = (*verb[:2], *words, "-e", "ansible_host=127.0.0.1", "-e", "ansible_port=1")

@@ -15,7 +15,7 @@ import pytest
 from clean_environment import TOOLKIT, Environment
 from vllm_spark.core import paths
 
-RECIPE = "gemma-4-26b-a4b-nvfp4-mtp"
+RECIPE = "qwen3.6-35b-a3b-nvfp4-mtp"
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 # Python writes it beside a module that it imports.
 COMPILED = "__pycache__"

@@ -42,7 +42,7 @@ def proposed(facts: dict[str, Any], wish: str | None) -> list[dict[str, Any]]:
     ("count", "cabled", "wish", "expected"),
     [
         (1, False, None, [("qwen", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"])]),
-        (1, False, "many", [("gemma", "gemma-4-26b-a4b-nvfp4-mtp", ["spark1"])]),
+        (1, False, "many", [("qwen", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"])]),
         (2, True, "chat", [("gemma", PAIR, ["spark1", "spark2"])]),
         (
             2,
@@ -96,9 +96,9 @@ def test_the_words_of_the_uses_differ() -> None:
 def test_what_does_not_fit_is_not_proposed(facts: dict[str, Any]) -> None:
     small = reference_spark.memory(64)
     known = spark_facts({**facts, "memory": small}, 1)
-    assert proposed(known, "many")[0]["recipe"] != "gemma-4-26b-a4b-nvfp4-mtp"
-    with pytest.raises(RefusedError, match=r"spark1 has 51\.2 GiB .* gemma-4-26b-a4b-nvfp4-mtp needs"):
-        proposed(known, "gemma-4-26b-a4b-nvfp4-mtp")
+    assert proposed(known, "many")[0]["recipe"] != "qwen3.6-35b-a3b-nvfp4-mtp"
+    with pytest.raises(RefusedError, match=r"spark1 has 51\.2 GiB .* qwen3.6-35b-a3b-nvfp4-mtp needs"):
+        proposed(known, "qwen3.6-35b-a3b-nvfp4-mtp")
     full = {**facts, "memory": {**small, "available": 1 << 30}}
     with pytest.raises(RefusedError, match=r"no recipe for chat fits spark1 .* Fix: vllm-spark recipes\."):
         proposed(spark_facts(full, 1), None)

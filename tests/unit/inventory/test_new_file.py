@@ -14,7 +14,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import new_file
 
 HOST = {"ansible_host": "spark-1a2b.local", "ansible_user": "nvidia"}
-SERVER = {"name": "gemma", "recipe": "gemma-4-26b-a4b-nvfp4-mtp", "hosts": ["spark1"]}
+SERVER = {"name": "qwen", "recipe": "qwen3.6-35b-a3b-nvfp4-mtp", "hosts": ["spark1"]}
 
 
 def test_it_has_the_shape_of_minimal() -> None:

@@ -180,7 +180,7 @@ def test_a_copy_is_planned_without_a_lock_file_and_without_secrets(name: str, fa
     assert resolved is not None
     facts["paths"] = dict.fromkeys(checks.model_folders(resolved), True)
     planned, lines = plan.of_host(intents({"spark1": resolved}), {"spark1": facts}, "spark1", "test")
-    assert planned.unit == "vllm@gemma.service"
+    assert planned.unit == f"vllm@{resolved.deployment.name}.service"
     assert lines
 
 

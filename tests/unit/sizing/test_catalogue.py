@@ -19,7 +19,8 @@ NAMES = list(loader.names([paths.RECIPES]))
 def test_every_recipe_has_sources_and_a_reported_speed(name: str) -> None:
     document = loader.load(name).document
     assert document["sources"]
-    assert catalogue.entry(document, Lock()).reported is not None
+    silent = "no-speed-on-record" in [issue["id"] for issue in document.get("known_issues", [])]
+    assert (catalogue.entry(document, Lock()).reported is None) == silent
 
 
 def test_an_entry_names_missing_pins_and_a_lock_file_resolves_them() -> None:
