@@ -162,6 +162,7 @@ def clone(desk: Desk) -> Path:
     """A folder with the files of a clone that pages name, and files under their placeholders."""
     folder = desk.folder / "clone"
     shutil.copytree(paths.ROOT / "inventories" / "minimal", folder / "inventories" / "minimal")
+    shutil.copytree(paths.ROOT / "docs" / "examples", folder / "docs" / "examples")
     shutil.copytree(paths.ROOT / "src" / "vllm_spark" / "bench" / "profiles", folder / "src/vllm_spark/bench/profiles")
     listed = f"{hashlib.sha256(b'').hexdigest()}  bundle.json\n"
     files = {
