@@ -26,7 +26,7 @@ def error(words: list[str], known: dict[str, list[str]]) -> str:
         # Any exception of the engine's code here ends its start.
         return check_argv.first_line(refused)
     for flag, names in known.items():
-        value = getattr(args, flag.replace("-", "_"))
+        value = getattr(args, flag.replace("-", "_"), None)
         if isinstance(value, str) and value and value not in names:
             return f"{flag} {value} is not registered"
     return ""
