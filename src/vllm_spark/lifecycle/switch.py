@@ -47,8 +47,9 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
         absent = [host for host in placed.hosts if host not in limit]
         if absent:
             yield _outside(placed, "stops", absent)
-    edges = {host: plan for host, plan in plans.items() if plan["edge"]["state"] and plan["has_rank"]}
-    for host in (host for host, plan in edges.items() if not plan["edge"]["runs"]):
+    # A Spark on which nothing stops gets its edge from the switch: no engine is on the port.
+    edges = [host for host, plan in plans.items() if plan["edge"]["state"] and plan["has_rank"] and plan["stop_units"]]
+    for host in (host for host in edges if not plans[host]["edge"]["runs"]):
         yield SWITCH_EDGE(
             what=f"vllm_edge has changed, and the edge of {host} does not run as it says",
             expected="a switch between deployments behind one edge",

@@ -237,9 +237,15 @@ def test_a_worker_without_a_head_of_its_own_has_no_edge() -> None:
 
 
 def test_a_switch_does_not_open_or_close_a_site() -> None:
-    stopped = plan.Plan(edge=plan.EdgePlan("present")).to_json()
-    (refusal,) = switch.refusals([edge_cases.DEMO], {"spark1": stopped}, ["spark1"])
+    serves = [{**edge_cases.DEMO, "name": "other", "active": False}, edge_cases.DEMO]
+    stopped = plan.Plan(edge=plan.EdgePlan("present"), stop_units=["vllm@other.service"]).to_json()
+    (refusal,) = switch.refusals(serves, {"spark1": stopped}, ["spark1"])
     assert refusal.id == "switch-edge"
     assert "ansible-playbook deploy.yml -l spark1" in refusal.fix
     runs = plan.Plan(edge=plan.EdgePlan("present", runs=True)).to_json()
     assert not list(switch.refusals([edge_cases.DEMO], {"spark1": runs}, ["spark1"]))
+
+
+def test_a_switch_installs_the_edge_of_a_spark_on_which_nothing_runs() -> None:
+    fresh = plan.Plan(edge=plan.EdgePlan("present")).to_json()
+    assert not list(switch.refusals([edge_cases.DEMO], {"spark1": fresh}, ["spark1"]))
