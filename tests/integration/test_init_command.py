@@ -182,7 +182,7 @@ def test_user_and_host_key_are_asked_for(spark: Desk, server: Server) -> None:
     questions = {
         f"User of the first start of 127.0.0.1 [{getpass.getuser()}]:": USER,
         "Are they equal? (yes/no)": "yes",
-        "Recipe [gemma-4-26b-a4b-nvfp4-mtp]:": "",
+        "Recipe [qwen3.6-35b-a3b-nvfp4-mtp]:": "",
     }
     status, shown = terminal.typed(spark.argv(*by_ssh(spark, server, "--use", "many")), spark.environment, questions)
     assert status == 0, shown
