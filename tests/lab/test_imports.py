@@ -13,24 +13,10 @@ from vllm_spark.bench import profiles, references
 from vllm_spark.cli import main
 from vllm_spark.recipe import loader
 
-# Rows whose fault the checks of a recipe have to see.
-UNSEEN = {
-    "a07-mamba-block-no-prefix": "no rule knows --mamba-block-size without prefix caching",
-    "a08-flashnext-fp8kv": "no rule knows the models whose cache has to be BF16",
-    "a11-ninja-maxnum": "no rule knows the backend and the cache that gpt-oss cannot have",
-    "a06-glm47flash-sdpa": "no rule knows which backends have latent attention",
-    "a15-lmcache-hybrid": "no rule knows that a connector needs a package that the image has not",
-}
-
 
 def _cases() -> list[Any]:
     return [
-        pytest.param(
-            kind,
-            row,
-            id=row["id"],
-            marks=pytest.mark.xfail(strict=True, reason=UNSEEN[row["id"]]) if row["id"] in UNSEEN else (),
-        )
+        pytest.param(kind, row, id=row["id"])
         for kind in import_rows.KINDS
         for row in import_rows.rows(kind)
         if not row.get("held")
