@@ -17,7 +17,7 @@ from chromium import Chromium, chromium
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench import evidence
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report.material import Forecast
+from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.bench.report.page import page
 from vllm_spark.core import paths
 from waiting import until

@@ -29,12 +29,6 @@ class Ratio:
     judgement: str = ""
     style: str = ""
 
-    @property
-    def marked(self) -> str:
-        """Return the change with the mark of its judgement, for where there is no room for words."""
-        mark = self.judgement[:2] if self.style in {"worse", "better"} else ""
-        return f"{mark}{self.change}"
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -63,16 +57,6 @@ def ratio(row: Row | None) -> Ratio | None:
     return Ratio(text.change(row.ratio), judgement, row.judgement.replace(" ", "-"))
 
 
-def ratios(found: Rows, id_: str, metrics: Iterable[str]) -> list[tuple[str, list[Ratio | None]]]:
-    """Return for each later run that shares a cell the letters `B / A` and the ratio of each metric."""
-    wanted = [*metrics]
-    lines = [
-        (f"{letter(n)} / {letter(0)}", [ratio(rows.get((id_, metric))) for metric in wanted])
-        for n, rows in enumerate(found, 1)
-    ]
-    return [(name, line) for name, line in lines if any(line)]
-
-
 def lines(runs: Sequence[Evidence], found: Rows, kept: Iterable[str]) -> list[Line]:
     """Return a line per leading figure of the cells with these ids that at least two runs have measured."""
     order, made = table.numbers(runs), []
@@ -83,7 +67,9 @@ def lines(runs: Sequence[Evidence], found: Rows, kept: Iterable[str]) -> list[Li
             values = tuple(table.number(one["median"], metric) if one else None for one in known)
             of_line = tuple(ratio(rows.get((id_, metric))) for rows in found)
             if any(of_line):
-                made.append(Line(order[id_], id_, table.head(metric), table.unit(metric), values, of_line))
+                made.append(
+                    Line(order[id_], id_, table.COLUMNS.get(metric, metric), table.unit(metric), values, of_line)
+                )
     return made
 
 

@@ -38,10 +38,5 @@ def swatch(index: int) -> Markup:
     return _sample(svg.element("path", d="M1 7H39", class_=f"l {style(index)}"), marker(20, 7, index))
 
 
-def block(index: int) -> Markup:
-    """Return a sample of a bar for the legend."""
-    return _sample(svg.element("rect", x=12, y=2, width=27, height=10, class_=f"b {style(index)}"))
-
-
 def _sample(*parts: Markup) -> Markup:
     return svg.element("svg", *parts, viewBox="0 0 40 14", class_="swatch", aria_hidden="true")

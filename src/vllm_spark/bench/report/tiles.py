@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from itertools import islice
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import compared, table, text
+from vllm_spark.bench.report import compared, table
 from vllm_spark.bench.report.compared import Ratio, Rows
-from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.bench.report.reading import figure, letter
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import Cell
 
 COUNT = 3
-# How well a cell shows a figure; None: not at all.
-Suits = Callable[[Cell], float | None]
+# Title, metric, and whether a cell can show it. The first ones that the runs have are shown.
+FIGURES: Sequence[tuple[str, str, Callable[[Cell], bool]]] = (
+    ("Decode of one stream", "decode", lambda cell: leading_metrics(cell)[0] == "decode"),
+    ("Time to first token", "first_token", lambda cell: cell["streams"] == 1),
+    ("All streams together", "total", lambda cell: cell["streams"] > 1),
+    ("Start until the first token", "start", lambda _: True),
+    ("Prefill", "prefill", lambda _: True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +31,9 @@ class Tile:
     title: str
     unit: str
     values: tuple[str, ...]
-    ratio: Ratio | None = None
-    id: str = ""
-    note: str = ""
-
-
-def _alone(cell: Cell) -> float | None:
-    return 1.0 if leading_metrics(cell)[0] == "decode" else None
-
-
-def _streams(cell: Cell) -> float | None:
-    return float(cell["streams"]) if cell["streams"] > 1 else None
-
-
-def _first(cell: Cell) -> float | None:
-    return float("first_token" in leading_metrics(cell)) if cell["streams"] == 1 else None
-
-
-def _any(_: Cell) -> float | None:
-    return 0.0
-
-
-# The first ones that the runs have are shown.
-FIGURES: Sequence[tuple[str, str, Suits]] = (
-    ("Decode of one stream", "decode", _alone),
-    ("Time to first token", "first_token", _first),
-    ("All streams together", "total", _streams),
-    ("Start until the first token", "start", _any),
-    ("Prefill", "prefill", _any),
-)
+    ratio: Ratio | None
+    id: str
+    note: str
 
 
 def tiles(runs: Sequence[Evidence], rows: Rows, expected: Mapping[tuple[str, str], str]) -> list[Tile]:
@@ -65,33 +45,19 @@ def _tiles(runs: Sequence[Evidence], rows: Rows, expected: Mapping[tuple[str, st
     for title, metric, suits in FIGURES:
         if id_ := _best(runs, metric, suits):
             known = [figure(run.cells[id_], metric) if id_ in run.cells else None for run in runs]
-            values = _shown([table.number(one["median"], metric) if one else "—" for one in known])
+            values = [table.number(one["median"], metric) if one else "—" for one in known]
+            if len(runs) > 2:  # noqa: PLR2004  two need no letters
+                values = [f"{letter(n)} {value}" for n, value in enumerate(values) if known[n]]
             ratio = compared.ratio(rows[-1].get((id_, metric))) if rows else None
-            yield Tile(title, table.unit(metric), values, ratio, id_, expected.get((id_, metric), ""))
-    peaks = [max(_memory(run), default=None) for run in runs]
-    if any(peak is not None for peak in peaks):
-        values = _shown(["—" if peak is None else text.number(peak) for peak in peaks])
-        yield Tile("Memory in use, at most", "GiB", values, note="of one host")
+            yield Tile(title, table.unit(metric), tuple(values), ratio, id_, expected.get((id_, metric), ""))
 
 
-def _shown(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of one or two runs; of more those that are known, with the letter of their run."""
-    if len(values) <= 2:  # noqa: PLR2004  they need no letters
-        return tuple(values)
-    return tuple(f"{letter(n)} {value}" for n, value in enumerate(values) if value != "—")
-
-
-def _best(runs: Sequence[Evidence], metric: str, suits: Suits) -> str:
-    """Return the id of the cell that most runs have measured, and that suits best; empty without one."""
-    best, rank = "", (0, 0.0, -1.0)
+def _best(runs: Sequence[Evidence], metric: str, suits: Callable[[Cell], bool]) -> str:
+    """Return the id of the cell that most runs have measured: of the unchanged server, measured for the figure, of the
+    most streams, and the first one. It is empty without one."""
+    found = {}
     for id_ in dict.fromkeys(id_ for run in runs for id_ in run.cells):
         cells = [run.cells[id_] for run in runs if id_ in run.cells and figure(run.cells[id_], metric)]
-        fit = suits(cells[0]["cell"]) if cells else None
-        if fit is not None and (found := (len(cells), float(not cells[0]["cell"]["server"]), fit)) > rank:
-            best, rank = id_, found
-    return best
-
-
-def _memory(run: Evidence) -> Iterator[float]:
-    samples = (sample for cell in run.cells.values() for host in cell["samples"].values() for sample in host)
-    return (value for sample in samples if is_number(value := sample.get("memory_gib")))
+        if cells and suits(cell := cells[0]["cell"]):
+            found[id_] = (len(cells), not cell["server"], metric in leading_metrics(cell), cell["streams"])
+    return max(found, key=lambda id_: found[id_], default="")

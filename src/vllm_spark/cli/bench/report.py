@@ -8,7 +8,7 @@ from pathlib import Path
 from vllm_spark.bench import evidence, verdict
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import marks, page
-from vllm_spark.bench.report.material import Forecast
+from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.core.refusal import register
 from vllm_spark.sizing import forecast
 from vllm_spark.sizing.forecast import ForecastRequest
