@@ -89,7 +89,8 @@ class Script:
     events for one piece. `raw` is the whole reply to a request, and `rejects` those to requests by their number.
     `right` are the ids of faults of which one has to be named, `bent` the figures that they excuse; without `right` all
     figures have to be right. `through` is a real gateway before the server. `silent` are tokens without an event, by
-    their number: they come with the next one. `cumulative` repeats the text so far in each event.
+    their number: they come with the next one; `hidden_tokens` of them are reasoning by the usage. `cumulative` repeats
+    the text so far in each event.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Script:
     reasoning_name: str = "reasoning"
     tools: Any = False
     silent: Sequence[int] = ()
+    hidden_tokens: int = 0
     cumulative: bool = False
     member: str = "delta"
     nested_ids: bool = False
@@ -330,7 +332,9 @@ def _usage(script: Script, sent: int, prompt: int) -> dict[str, Any]:
     completion = {"text": str(completion), "negative": -1, "float": float(completion)}.get(script.usage, completion)
     details = {"cached_tokens": script.cached} if script.cached else None
     prompted = round(prompt * script.prompt_factor)
-    return {"prompt_tokens": prompted, "completion_tokens": completion, "prompt_tokens_details": details}
+    usage = {"prompt_tokens": prompted, "completion_tokens": completion, "prompt_tokens_details": details}
+    hidden = {"completion_tokens_details": {"reasoning_tokens": script.hidden_tokens}}
+    return usage | (hidden if script.hidden_tokens else {})
 
 
 def _event(script: Script, at: float, document: dict[str, Any], tokens: int = 0) -> Piece:

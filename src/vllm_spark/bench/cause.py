@@ -16,7 +16,7 @@ EQUAL = 0.04
 OF_PROMPT = ("prefill", "first_token")
 # Acceptance is a property of the text, and the corpora are seeded: it hardly varies.
 LOWER_ACCEPTANCE = 0.92
-# A healthy run has 2500 MHz; a cap of 2200 MHz costs 15 to 35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark, 38).
+# A healthy run has 2500 MHz. docs/runbooks/gpu-clocks.md has what owners measured with a cap of 2200 MHz.
 LOWER_CLOCK = 0.95
 GROWN_SWAP_GIB = 0.1
 

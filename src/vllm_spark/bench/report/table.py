@@ -18,6 +18,7 @@ from vllm_spark.node.bench.records import UNITS, CellRecord
 COLUMNS = {
     "decode": "decode",
     "total": "all streams",
+    "queue": "with prompts",
     "step": "step",
     "tokens_per_step": "tokens per step",
     "acceptance": "accepted",

@@ -49,7 +49,10 @@ def _tiles(runs: Sequence[Evidence], rows: Rows, expected: Mapping[tuple[str, st
             if len(runs) > 2:  # noqa: PLR2004  two need no letters
                 values = [f"{letter(n)} {value}" for n, value in enumerate(values) if known[n]]
             ratio = compared.ratio(rows[-1].get((id_, metric))) if rows else None
-            yield Tile(title, table.unit(metric), tuple(values), ratio, id_, expected.get((id_, metric), ""))
+            newest = figure(runs[-1].cells[id_], "queue") if metric == "total" and id_ in runs[-1].cells else None
+            queue = f"{table.number(newest['median'], 'queue')} with the time that prompts take" if newest else ""
+            note = "; ".join(filter(None, (queue, expected.get((id_, metric), ""))))
+            yield Tile(title, table.unit(metric), tuple(values), ratio, id_, note)
 
 
 def _best(runs: Sequence[Evidence], metric: str, suits: Callable[[Cell], bool]) -> str:
