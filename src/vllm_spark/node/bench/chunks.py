@@ -13,7 +13,7 @@ Kind = TypeVar("Kind")
 ERROR = b"error"
 MESSAGE = (b"", b"message")
 # Finish reasons of an answer that is not whole: vLLM's FinishReason, SGLang's FINISH_ABORT, OpenAI's API, DeepSeek's.
-FAULTS = frozenset({"error", "abort", "aborted", "content_filter", "insufficient_system_resource"})
+FAULTS = ("error", "abort", "aborted", "content_filter", "insufficient_system_resource")
 # Members of a delta with reasoning, and those without a token.
 REASONING = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks")
 NO_TOKEN = frozenset({"role", "tool_calls", "function_call", "id", "name", "type", "format", "signature"})

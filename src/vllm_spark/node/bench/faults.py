@@ -87,8 +87,8 @@ def restart(observation: Observation) -> Iterator[str]:
 @kind(
     "clock-cap",
     f"The clock of a GB10 under load was below {LEAST_SM_MHZ:.0f} MHz.",
-    source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); what owners measured with a cap is "
-    "at the check `gpu-clocks-set`",
+    source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); the check `gpu-clocks-set` has "
+    "what owners measured with a cap",
     of_host=True,
 )
 def clock_cap(observation: Observation) -> Iterator[str]:
