@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from vllm_spark.bench import recipe_evidence, reported
 from vllm_spark.bench.compare import TOO_NOISY, Row, compare, judge, worthless
 from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.node.bench.leading import FIRST, leading_metrics
@@ -135,12 +135,12 @@ def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
         yield _judged(label, entry, metric, cell)
 
 
-def evidence_rows(recipe: Recipe, run: Evidence, folder: Path) -> Iterator[Row]:
-    """Yield the figures of a run beside the recipe's evidence of the same profile. `folder` is the recipe's.
+def evidence_rows(recipe: Recipe, run: Evidence) -> Iterator[Row]:
+    """Yield the figures of a run beside the recipe's evidence of the same profile.
 
     Evidence that differs from the recipe on a Spark says nothing about one. Raises RefusedError for a broken file.
     """
-    for group in recipe_evidence.groups(recipe, folder, differing=False):
+    for group in recipe_evidence.groups(recipe, paths.RECIPES, differing=False):
         for reference in group.runs:
             if reference.run["profile"].get("name") == run.run["profile"].get("name") and reference.run != run.run:
                 yield from filter(None, map(_between_operators, compare([reference], run).rows))

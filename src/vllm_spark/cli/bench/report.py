@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     judged = verdict.verdict(newest, [run for run in history if {*run.cells} & {*newest.cells}])
     # Runs of several profiles are parts of one picture: the last one alone has no verdict on it.
     one_profile = len({run.run["profile"].get("name") for run in runs}) == 1
-    expected = {(row.cell, row.metric): row.note for row in judged.forecast if row.note.startswith("forecast")}
+    expected = {
+        (row.cell, row.metric): row.note for row in judged.others["forecast"] if row.note.startswith("forecast")
+    }
     output: Path = args.output or args.files[0].with_suffix(".html")
     html = page.page(
         runs, verdict=judged.sentence if one_profile else None, forecast=_forecast(newest), expected=expected
