@@ -32,7 +32,7 @@ GAPS, LONGER = ("gap_p99", "longest_gap"), 3.0
 REPETITION = re.compile(r" #\d+$")
 
 
-# By their member in JSON: what a loss is measured against, and how "2 figures are …" ends. The first of them that knows a
+# By their member in JSON: what a loss is measured against, and how "2 figures are …" ends. The first one that knows a
 # figure decides on it. A change since the earlier runs counts, whatever the recipe says.
 REFERENCES: Mapping[str, tuple[str, str, Callable[[Recipe, Evidence], Iterator[Row]]]] = {
     "reported": (

@@ -15,9 +15,10 @@ import pytest
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import facts, marks, plots, table
+from vllm_spark.bench.report import facts, plots, table
 from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
+from vllm_spark.bench.report.svg import SHAPE_COUNT, SHAPES
 from vllm_spark.bench.report.sweep import Drawn
 from vllm_spark.node.bench.leading import leading_metrics
 
@@ -189,7 +190,7 @@ def test_the_page_of_a_soak_is_small(hosts: Sequence[str]) -> None:
 
 
 def test_the_page_of_six_runs_is_small(one: Evidence) -> None:
-    runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, marks.COUNT + 1))]
+    runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, SHAPE_COUNT + 1))]
     assert len(page(runs, forecast=FORECAST).encode()) < LIMIT
 
 
@@ -220,9 +221,9 @@ def test_series_differ_without_colour(two: Sequence[Evidence]) -> None:
     markers = {each["d"] for each, _ in document.all("path") if str(each.get("class")).startswith("m ")}
     assert len(markers) == 2
     assert [key for _, key, _ in drawn(two)["streams"].legend] == ["A", "B"]
-    assert len(set(marks.SHAPES)) == marks.COUNT
+    assert len(set(SHAPES)) == SHAPE_COUNT
     style = re.findall(r"\.l\.s\d \{ stroke-dasharray: ([^;]+);", page(two))
-    assert len(set(style)) == len(style) == marks.COUNT - 1
+    assert len(set(style)) == len(style) == SHAPE_COUNT - 1
 
 
 def test_runs_are_over_each_other_and_groups_of_one_run_too(one: Evidence, two: Sequence[Evidence]) -> None:

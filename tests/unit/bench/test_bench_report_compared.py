@@ -12,7 +12,7 @@ import pytest
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, evidence_of, standard
 from vllm_spark.bench import evidence, verdict
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import compared, names, panel, plots, table, tiles
+from vllm_spark.bench.report import compared, names, panel, plots, table
 from vllm_spark.bench.report.page import page
 from vllm_spark.core import paths
 
@@ -158,7 +158,7 @@ def test_accepted_garbage_stands_in_the_sentence() -> None:
 
 def test_three_tiles_stand_above_everything_else() -> None:
     runs = recorded(FP8, NVFP4)
-    found = tiles.tiles(runs, compared.of_runs(runs), {("chat p512 o384 d0 s1", "decode"): "forecast 200 to 300"})
+    found = compared.tiles(runs, compared.of_runs(runs), {("chat p512 o384 d0 s1", "decode"): "forecast 200 to 300"})
     assert [tile.title for tile in found] == ["Decode of one stream", "Time to first token", "All streams together"]
     assert [tile.values for tile in found] == [("261", "238"), ("69.4", "87.4"), ("834", "890")]
     assert found[0].note == "forecast 200 to 300"
@@ -236,5 +236,5 @@ def test_a_figure_that_one_run_lacks_has_no_ratio() -> None:
     lines = compared.lines(runs, compared.of_runs(runs), [*runs[0].cells])
     assert "chat p512 o384 d0 s1" not in {line.cell for line in lines}
     assert len(lines) == 9
-    [tile, *_] = tiles.tiles(runs, compared.of_runs(runs), {})
+    [tile, *_] = compared.tiles(runs, compared.of_runs(runs), {})
     assert tile.id != "chat p512 o384 d0 s1"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from vllm_spark.bench.report import points, scale, svg, text
+from vllm_spark.bench.report import panel, scale, svg, text
 
 LINEAR = {
     "from zero": ([3.1, 7.4], True, ["0", "2", "4", "6", "8"]),
@@ -91,7 +91,7 @@ def test_ticks_of_time(seconds: float, expected: tuple[list[str], str]) -> None:
 def test_thinning_keeps_the_extremes() -> None:
     samples = [(float(t), 50.0) for t in range(10_000)]
     samples[3456], samples[7000] = (3456.0, 99.0), (7000.0, 1.0)
-    buckets = points.thin(samples, 100)
+    buckets = panel.thin(samples, 100)
     assert len(buckets) == 100
     assert (max(bucket.high for bucket in buckets), min(bucket.low for bucket in buckets)) == (99.0, 1.0)
     assert all(bucket.low <= bucket.y <= bucket.high for bucket in buckets)
@@ -100,10 +100,10 @@ def test_thinning_keeps_the_extremes() -> None:
 
 def test_few_samples_stay_and_a_gap_breaks_the_line() -> None:
     samples = [(float(t), float(t)) for t in (*range(10), *range(500, 510))]
-    buckets = points.thin(samples, 50)
+    buckets = panel.thin(samples, 50)
     assert [(bucket.x, bucket.y) for bucket in buckets] == samples
-    assert [len(part) for part in points.unbroken(buckets)] == [10, 10]
-    assert points.thin([], 5) == ()
+    assert [len(part) for part in panel.unbroken(buckets)] == [10, 10]
+    assert panel.thin([], 5) == ()
 
 
 NUMBERS = {

@@ -9,11 +9,10 @@ from itertools import groupby
 from markupsafe import Markup
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, names, panel, scale, sweep, table, text
-from vllm_spark.bench.report.panel import Panel, Series
-from vllm_spark.bench.report.points import thin
-from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.bench.report import names, panel, scale, svg, sweep, table, text
+from vllm_spark.bench.report.panel import Panel, Series, thin
 from vllm_spark.bench.report.sweep import Drawn
+from vllm_spark.bench.report.text import figure, is_number, letter
 
 # Field of a sample, title, unit, and the value below which a whole run is not worth a panel.
 FIELDS = (
@@ -52,7 +51,7 @@ def decode(runs: Sequence[Evidence]) -> Drawn | None:
         return None
     known = names.of_cells([record["cell"] for run in runs for record in run.cells.values()])
     named = {cell: known.get(cell, text.plain(cell)) for cell in found}
-    if len(runs) == 1 and len(found) <= marks.COUNT:
+    if len(runs) == 1 and len(found) <= svg.SHAPE_COUNT:
         together = {n: samples[0] for n, samples in enumerate(found.values())}
         panels = _panels([_Sampled("Decode", "tok/s", together)], runs, [*named.values()])
         return Drawn(panels, sweep.group_legend(named.values()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import names, text
-from vllm_spark.bench.report.reading import figure, letter
+from vllm_spark.bench.report.text import figure, letter
 
 
 @dataclass(frozen=True, slots=True)

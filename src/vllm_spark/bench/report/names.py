@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from vllm_spark.bench import key
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.reading import letter
+from vllm_spark.bench.report.text import letter
 from vllm_spark.bench.verdict import REPETITION
 from vllm_spark.node.bench.records import Cell
 

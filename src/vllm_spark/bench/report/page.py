@@ -14,9 +14,9 @@ from markupsafe import Markup, escape
 
 from vllm_spark.bench import verdict as verdicts
 from vllm_spark.bench.evidence import Evidence, oldest_first
-from vllm_spark.bench.report import compared, facts, names, plots, table, text, tiles
+from vllm_spark.bench.report import compared, facts, names, plots, table, text
 from vllm_spark.bench.report.facts import Forecast
-from vllm_spark.bench.report.reading import letter
+from vllm_spark.bench.report.text import letter
 
 HERE = Path(__file__).parent
 # What a verdict says of the newest run; the page says it of each run.
@@ -76,7 +76,7 @@ def page(
             title=_title(runs),
             verdict=_sentence(verdict, cells, runs) if verdict else _without_verdict(runs, summaries),
             judged=bool(verdict),
-            tiles=tiles.tiles(runs, found, expected or {}),
+            tiles=compared.tiles(runs, found, expected or {}),
             letters=[letter(index) for index in range(len(runs))],
             runs=[_summary(*each) for each in zip(runs, names.of_runs(runs), strict=True)],
             differences=facts.differences(runs),

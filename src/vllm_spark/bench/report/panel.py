@@ -5,13 +5,14 @@ their extremes. The legend beside the panels names the lines, so no label stands
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import fmean, median
 
 from markupsafe import Markup
 
-from vllm_spark.bench.report import marks, svg, text
-from vllm_spark.bench.report.points import Point, unbroken
+from vllm_spark.bench.report import svg, text
 from vllm_spark.bench.report.scale import CUT, Axis
 
 FONT = 12.0
@@ -19,6 +20,17 @@ WIDTH, HEIGHT = 360.0, 206.0
 TOP, RIGHT, BELOW = 28.0, 14.0, 42.0
 # The break at the foot of an axis that does not begin at zero.
 ZIGZAG = "v3l-4 2l8 3l-4 2v4"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point, the smallest and the largest value behind it, and the text of its tooltip."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ def _shade(panel: Panel, frame: _Frame) -> Markup:
 
 
 def _points(series: Series, frame: _Frame) -> Iterator[Markup]:
-    style, places = marks.style(series.index), [frame.at(point.x, point.y) for point in series.points]
+    style, places = svg.style(series.index), [frame.at(point.x, point.y) for point in series.points]
     yield svg.element("path", d=svg.path(places), class_=f"l {style}")
     for point, (x, y) in zip(series.points, places, strict=True):
         low, high = frame.at(point.x, point.low)[1], frame.at(point.x, point.high)[1]
@@ -110,11 +122,11 @@ def _points(series: Series, frame: _Frame) -> Iterator[Markup]:
             svg.element("title", text.plain(point.title)),
             svg.element("circle", cx=x, cy=y, r=11, class_="hit"),
         )
-        yield svg.element("g", title, bar if low - high > 1 else "", marks.marker(x, y, series.index), hit)
+        yield svg.element("g", title, bar if low - high > 1 else "", svg.marker(x, y, series.index), hit)
 
 
 def _samples(series: Series, frame: _Frame) -> Iterator[Markup]:
-    style = marks.style(series.index)
+    style = svg.style(series.index)
     for part in unbroken(series.points):
         upper = [frame.at(point.x, point.high) for point in part]
         lower = [frame.at(point.x, point.low) for point in reversed(part)]
@@ -136,3 +148,31 @@ def span(series: Series) -> str:
     """Return the smallest and the largest value of a line: `7.00 to 7.60`."""
     ends = [min(point.low for point in series.points), max(point.high for point in series.points)]
     return " to ".join(dict.fromkeys(map(text.number, ends)))
+
+
+def thin(samples: Sequence[tuple[float, float]], count: int) -> tuple[Point, ...]:
+    """Return at most `count` points of (time, value) pairs in order of time. Few samples stay as they are."""
+    ordered = sorted(samples)
+    if len(ordered) <= count:
+        return tuple(Point(t, value, value, value) for t, value in ordered)
+    first, span = ordered[0][0], (ordered[-1][0] - ordered[0][0]) or 1.0
+    parts = groupby(ordered, key=lambda sample: min(count - 1, int((sample[0] - first) / span * count)))
+    return tuple(_point([*part]) for _, part in parts)
+
+
+def _point(samples: Sequence[tuple[float, float]]) -> Point:
+    values = [value for _, value in samples]
+    return Point(fmean(t for t, _ in samples), fmean(values), min(values), max(values))
+
+
+def unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """Yield the parts between gaps. A gap is longer than 30 s and longer than six usual distances of two points."""
+    usual = median([after.x - before.x for before, after in pairwise(points)] or [0.0])
+    part: list[Point] = []
+    for point in points:
+        if part and point.x - part[-1].x > max(30.0, 6 * usual):
+            yield part
+            part = []
+        part.append(point)
+    if part:
+        yield part

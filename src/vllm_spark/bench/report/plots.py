@@ -8,9 +8,9 @@ from statistics import median
 
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import along, scale, sweep, table, text
-from vllm_spark.bench.report.points import Point
-from vllm_spark.bench.report.reading import is_number
+from vllm_spark.bench.report.panel import Point
 from vllm_spark.bench.report.sweep import Drawn, Line, View
+from vllm_spark.bench.report.text import is_number
 from vllm_spark.node.bench.records import Cell, CellRecord
 
 Runs = Sequence[Evidence]

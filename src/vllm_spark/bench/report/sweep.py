@@ -9,11 +9,10 @@ from statistics import median
 from markupsafe import Markup
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, names, panel, text
-from vllm_spark.bench.report.panel import Panel, Series
-from vllm_spark.bench.report.points import Point
-from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.bench.report import names, panel, svg, text
+from vllm_spark.bench.report.panel import Panel, Point, Series
 from vllm_spark.bench.report.scale import Axis
+from vllm_spark.bench.report.text import figure, is_number, letter
 from vllm_spark.node.bench.records import Cell, CellRecord
 
 # Dimensions of a cell by which a group is named, in the order of its name.
@@ -119,7 +118,7 @@ def panels(
     if not every:
         return None
     named = _group_names(line.group for line in every)
-    by_group = len({line.run for line in every}) == 1 and len(named) <= marks.COUNT
+    by_group = len({line.run for line in every}) == 1 and len(named) <= svg.SHAPE_COUNT
     x_axis = x([point.x for line in every for point in line.points])
     made = [
         Panel(title, x_label, view.y_label, x_axis, _shared(view, views, y), series)
@@ -159,10 +158,10 @@ def _series(view: View, named: Mapping[Group, str], by_group: bool) -> Iterator[
 def group_legend(groups: Iterable[str]) -> Legend:
     """Return the legend of a plot whose series are groups of cells. A single group needs none."""
     known = [*groups]
-    return tuple((marks.swatch(n), "", name) for n, name in enumerate(known)) if len(known) > 1 else ()
+    return tuple((svg.swatch(n), "", name) for n, name in enumerate(known)) if len(known) > 1 else ()
 
 
 def run_legend(runs: Sequence[Evidence], shown: Iterable[int]) -> Legend:
     """Return the legend of a plot whose series are runs. A single run needs none."""
     named = names.of_runs(runs)
-    return tuple((marks.swatch(n), letter(n), named[n]) for n in sorted(shown)) if len(runs) > 1 else ()
+    return tuple((svg.swatch(n), letter(n), named[n]) for n in sorted(shown)) if len(runs) > 1 else ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vllm_spark.bench import compare
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.bench.report.text import figure, is_number, letter
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import UNITS, CellRecord
 

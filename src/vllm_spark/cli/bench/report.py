@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vllm_spark.bench import evidence, verdict
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, page
+from vllm_spark.bench.report import page, svg
 from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.core.refusal import register
 from vllm_spark.sizing import forecast
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and print its path. Raises RefusedError if a file is not evidence, or there are too many."""
-    if len(args.files) > marks.COUNT:
+    if len(args.files) > svg.SHAPE_COUNT:
         raise TOO_MANY.error(
             what=f"{len(args.files)} evidence files",
-            expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
+            expected=f"{svg.SHAPE_COUNT} or fewer, which a reader can distinguish without colour",
             fix="name fewer files.",
         )
     runs = evidence.oldest_first(evidence.read(path) for path in args.files)
