@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import along, scale, sweep, table, text
+from vllm_spark.bench.report import along, scale, sweep, text
 from vllm_spark.bench.report.panel import Point
 from vllm_spark.bench.report.sweep import Drawn, Line, View
 from vllm_spark.bench.report.text import is_number
+from vllm_spark.node.bench.leading import FIRST
 from vllm_spark.node.bench.records import Cell, CellRecord
 
 Runs = Sequence[Evidence]
 TOKENS = "tokens (k = 1024)"
 ACCEPTANCE = "acceptance_by_position"
-FIRST = (("First chunk", "first_chunk"), ("First token", "first_token"), ("First token of the answer", "first_answer"))
 # Above this ratio of the largest to the smallest value a linear axis would flatten the small ones.
 WIDE_RANGE = 12
 
@@ -61,24 +61,20 @@ def _speculative(cell: Cell) -> float | None:
 
 
 def _first_token(runs: Runs) -> Drawn | None:
-    """Return a panel per definition of the first token that differs. A line joins cells that only differ in the prompt,
+    """Return the time to the first token by what is read before it. A line joins cells that only differ in the prompt,
     or only in the depth before it: the same number of tokens takes another time as a prompt than as depth."""
-    shown = {metric for metric, _, _ in table.columns(runs).shown}
 
-    def views(unit: str, size: float) -> list[View]:
-        return [
-            View(title, unit, [line for axis in ("prompt", "depth") for line in _contexts(runs, metric, axis, size)])
-            for title, metric in FIRST
-            if metric in shown
-        ]
+    def lines(unit: float) -> list[Line]:
+        return [line for axis in ("prompt", "depth") for line in sweep.lines(runs, lambda _: FIRST, _read, axis, unit)]
 
-    seconds = views("s", 1000.0)
-    long = any(point.high >= 1 for view in seconds for line in view.lines for point in line.points)
-    return sweep.panels(seconds if long else views("ms", 1.0), runs, f"depth + prompt, {TOKENS}", scale.log2, _times)
+    seconds = lines(1000.0)
+    long = any(point.high >= 1 for line in seconds for point in line.points)
+    view = View("", "s", seconds) if long else View("", "ms", lines(1.0))
+    return sweep.panels([view], runs, f"depth + prompt, {TOKENS}", scale.log2, _times)
 
 
-def _contexts(runs: Runs, metric: str, axis: str, unit: float) -> list[Line]:
-    return sweep.lines(runs, lambda _: metric, lambda cell: float(cell["prompt"] + cell["depth"]), axis, unit)
+def _read(cell: Cell) -> float:
+    return float(cell["prompt"] + cell["depth"])
 
 
 def _times(values: list[float]) -> scale.Axis:
@@ -153,8 +149,7 @@ ALL = (
         "first-token",
         "Time to first token",
         "From sending the request to the first token; reasoning counts. A line joins cells that differ in the prompt "
-        "alone, or in the depth before it alone. Where the first chunk or the first token of the answer come at "
-        "another time, they have a panel of their own.",
+        "alone, or in the depth before it alone.",
         _first_token,
     ),
     Plot(
