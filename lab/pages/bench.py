@@ -145,9 +145,9 @@ LEADING = """\
 ## Leading figures
 
 A cell is measured for its leading figures. They follow from its lengths, and files of every age have them. A cell is
-repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by them
-alone, and a run is good only if each of them was judged; the other figures are shown. Tables mark them with `*`, the
-report is bold there.
+repeated until the spread of each of them is small enough. `bench compare` and `bench verdict` judge a cell by them, and
+a run is good only if each of them was judged; of the other figures a verdict judges those that a field report or the
+recipe expects. Tables mark what is judged with `*`, the report is bold there.
 """
 
 # Fields of a cell in words, and a cell of this kind.

@@ -16,15 +16,13 @@ import pytest
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import facts, plots, table
-from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
 from vllm_spark.bench.report.svg import SHAPE_COUNT, SHAPES
 from vllm_spark.bench.report.sweep import Drawn
 from vllm_spark.node.bench.leading import leading_metrics
 
-FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "drafter": 9.8})
 PLOTS = ["streams", "depth", "first-token", "acceptance", "speculation", "host"]
-TABLES = ["start", "forecast", "cells", "subject"]
+TABLES = ["start", "cells", "subject"]
 LIMIT = 500_000
 EVIL = '</style><script>alert("x")</script>\u202e\x07'
 
@@ -79,7 +77,7 @@ def drawn(runs: Sequence[Evidence]) -> dict[str, Drawn]:
 
 
 def test_the_page_has_every_plot_in_order_and_every_cell(one: Evidence) -> None:
-    document = Document(page([one], verdict="As fast as before.", forecast=FORECAST))
+    document = Document(page([one], verdict="As fast as before."))
     assert [attributes["id"] for attributes, _ in document.all("h2")] == ["warnings", *PLOTS, *TABLES]
     assert document.open == []
     words = " ".join(text for _, _, text in document.elements)
@@ -109,7 +107,7 @@ def test_a_run_without_cells_has_a_page() -> None:
 
 
 def test_nothing_comes_from_outside(two: Sequence[Evidence]) -> None:
-    html = page(two, forecast=FORECAST)
+    html = page(two)
     document = Document(html)
     tags = {tag for tag, _, _ in document.elements}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use", "a"}
@@ -131,7 +129,7 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
         cell["faults"] = [{"id": EVIL, "what": EVIL}]
         cell["phases"] = {phase + EVIL: seconds for phase, seconds in cell["phases"].items()}
         cell["samples"] = {host + EVIL: samples for host, samples in cell["samples"].items()}
-    html = page([evidence_of(records)] * 2, verdict=EVIL, forecast=Forecast(EVIL, {EVIL: 3.0}))
+    html = page([evidence_of(records)] * 2, verdict=EVIL)
     document = Document(html)
     assert document.open == []
     assert document.all("script") == []
@@ -191,7 +189,7 @@ def test_the_page_of_a_soak_is_small(hosts: Sequence[str]) -> None:
 
 def test_the_page_of_six_runs_is_small(one: Evidence) -> None:
     runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, SHAPE_COUNT + 1))]
-    assert len(page(runs, forecast=FORECAST).encode()) < LIMIT
+    assert len(page(runs).encode()) < LIMIT
 
 
 def test_each_panel_names_both_axes_and_itself(two: Sequence[Evidence]) -> None:
@@ -303,25 +301,9 @@ def test_a_start_has_its_phases_and_their_sum(two: Sequence[Evidence]) -> None:
         )
 
 
-def test_the_forecast_stands_beside_the_measured_step(one: Evidence, two: Sequence[Evidence]) -> None:
-    rows = dict(facts.forecast([one], FORECAST).rows)
-    assert rows["forecast step"] == ("41.3",)
-    assert [name for name in rows if name.startswith("measured step, ")] == [*rows][-1:]
-    assert [name.split(",")[0] for name, _ in facts.forecast(two, FORECAST).rows[-2:]] == [
-        "measured step of run A",
-        "measured step of run B",
-    ]
-    assert facts.forecast([one], None).rows == ()
-
-
 def test_headers_of_tables_have_a_scope(two: Sequence[Evidence]) -> None:
     cells = Document(page(two)).all("th")
     assert {each["scope"] for each, _ in cells} == {"col", "row"}
-
-
-def test_a_forecast_of_another_cell_is_named(one: Evidence) -> None:
-    html = page([one], forecast=Forecast("chat p1 o1 d0 s1", {"bytes": 24.0}))
-    assert "No run measured the step of this cell." in html
 
 
 def test_eager_and_compiled_are_lines_of_their_own() -> None:

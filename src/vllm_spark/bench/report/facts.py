@@ -1,21 +1,13 @@
-"""The plain tables of the report: what differs, a start by phase, the forecast by term, and what was measured."""
+"""The plain tables of the report: what differs, a start by phase, and what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import names, text
-from vllm_spark.bench.report.text import figure, letter
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Terms of the forecast of one cell, in ms per step and in order: bytes, layers, all-reduce, drafter."""
-
-    cell: str
-    terms: Mapping[str, float]
+from vllm_spark.bench.report.text import letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +44,6 @@ def starts(runs: Sequence[Evidence]) -> Facts:
         for phase in phases
     )
     return Facts("start", "A start by phase", "Seconds of each phase.", ("phase", *columns), rows)
-
-
-def forecast(runs: Sequence[Evidence], known: Forecast | None) -> Facts:
-    """Return the terms of the forecast, their sum, and the step that each run measured."""
-    title, caption = "Measured beside forecast", "The forecast of a step adds up terms. Below is the step as measured."
-    if not known or not known.terms:
-        return Facts("forecast", title, caption, (), ())
-    total = sum(known.terms.values())
-    rows = [(text.plain(term).replace("_", " "), ms) for term, ms in known.terms.items()]
-    rows.append(("forecast step", total))
-    for n, run in enumerate(runs):
-        if known.cell in run.cells and (step := figure(run.cells[known.cell], "step")):
-            whose = f" of run {letter(n)}" if len(runs) > 1 else ""
-            rows.append((f"measured step{whose}, {text.change(step['median'] / total)}", step["median"]))
-    if len(rows) == len(known.terms) + 1:
-        caption += " No run measured the step of this cell."
-    told = tuple((name, (text.number(ms),)) for name, ms in rows)
-    return Facts("forecast", title, caption, (text.plain(known.cell), "ms"), told)
 
 
 def subject(runs: Sequence[Evidence]) -> Facts:

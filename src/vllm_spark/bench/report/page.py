@@ -15,7 +15,6 @@ from markupsafe import Markup, escape
 from vllm_spark.bench import verdict as verdicts
 from vllm_spark.bench.evidence import Evidence, oldest_first
 from vllm_spark.bench.report import compared, facts, names, plots, table, text
-from vllm_spark.bench.report.facts import Forecast
 from vllm_spark.bench.report.text import letter
 
 HERE = Path(__file__).parent
@@ -55,7 +54,6 @@ def page(
     runs: Sequence[Evidence],
     *,
     verdict: str | None = None,
-    forecast: Forecast | None = None,
     expected: Mapping[tuple[str, str], str] | None = None,
 ) -> str:
     """Return the report of one or more runs as HTML; the oldest run is A. `verdict` is one sentence.
@@ -84,7 +82,6 @@ def page(
             summaries=summaries,
             lines=lines,
             starts=facts.starts(runs),
-            forecast=facts.forecast(runs, forecast),
             subject=facts.subject(runs),
             columns=columns,
             rows=rows,
