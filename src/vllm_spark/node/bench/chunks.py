@@ -107,7 +107,7 @@ def of(document: dict[str, Any], at: float) -> Iterator[Chunk]:
     for choice in _as(list, document, "choices") or ():
         if not isinstance(choice, dict):
             raise ErrorEventError(f"a choice is no object: {_shown(choice)}")
-        delta = _as(dict, choice, "delta") or {}
+        delta = _as(dict, choice, "delta") or _as(dict, choice, "message") or {}
         ids = _as(list, choice, "token_ids")
         known = ids is not None and all(type(one) is int for one in ids)
         reasoning = next((text for name in REASONING if (text := _text(delta.get(name)))), "")
