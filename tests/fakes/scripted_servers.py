@@ -68,6 +68,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         "choice": {"logprobs": None},
     },
     "mistral": {"chunk": {"object": "chat.completion.chunk"}, "role": {"role": "assistant", "content": ""}},
+    "groq": {
+        "chunk": {"object": "chat.completion.chunk", "x_groq": {"id": "req_1"}},
+        "role": {"role": "assistant", "content": "", "channel": "analysis"},
+        "delta": {"channel": "analysis"},
+    },
 }
 # Members of a delta that hold reasoning in another form than a text.
 REASONING: dict[str, Any] = {

@@ -16,7 +16,7 @@ MESSAGE = (b"", b"message")
 FAULTS = ("error", "abort", "aborted", "content_filter", "insufficient_system_resource")
 # Members of a delta with reasoning, and those without a token.
 REASONING = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks")
-NO_TOKEN = frozenset({"role", "tool_calls", "function_call", "id", "name", "type", "format", "signature"})
+NO_TOKEN = frozenset({"role", "id", "name", "type", "format", "signature", "channel", "recipient", "model"})
 # Members of a part that hold its text, which may be parts again.
 OF_PART = ("text", "thinking", "summary")
 # Chunks that arrive within this time are one arrival: a gateway or a step of the engine sent them together.
@@ -111,10 +111,11 @@ def of(document: dict[str, Any], at: float) -> Iterator[Chunk]:
         ids = _as(list, choice, "token_ids")
         known = ids is not None and all(type(one) is int for one in ids)
         reasoning = next((text for name in REASONING if (text := _text(delta.get(name)))), "")
-        content = _content(delta) + _tool_text(delta)
+        content = _text(delta.get("content")) + _tool_text(delta)
         finish = choice.get("finish_reason")
         reason = finish.get("type") if isinstance(finish, dict) else finish
         fault = _shown(choice.get("error") or finish) if choice.get("error") or reason in FAULTS else ""
+        content = content or ("" if reasoning else _other_text(delta))
         yield Chunk(at, reasoning, content, tuple(ids or ()) if known else None, str(finish) if finish else "", fault)
 
 
@@ -166,11 +167,9 @@ def _text(value: Any) -> str:
     raise ErrorEventError(f"a text is {_shown(value)}")
 
 
-def _content(delta: dict[str, Any]) -> str:
-    """Return the text of the answer, or else that of a member without a known name: it is a token all the same."""
-    if text := _text(delta.get("content")):
-        return text
-    others = [value for name, value in delta.items() if name not in NO_TOKEN and name not in REASONING]
+def _other_text(delta: dict[str, Any]) -> str:
+    """Return the text of a member without a known name, such as a refusal: it is a token all the same."""
+    others = [value for name, value in delta.items() if name not in NO_TOKEN]
     return next((value for value in others if isinstance(value, str) and value), "")
 
 
