@@ -71,22 +71,11 @@ def test_a_large_change_is_a_factor(ratio: float, shown: str) -> None:
     assert compared.text.change(ratio) == shown
 
 
+FP8_LAYOUT, BF16 = (f"attention={width} experts=fp8 head=bf16 mlp=fp8" for width in ("fp8", "bf16"))
 DIFFERENCES: dict[str, tuple[dict[str, str], list[tuple[str, tuple[str, ...]]], str]] = {
     "nothing": ({}, [], "2026-03-03 08:15"),
     "toolkit": ({"toolkit": "2"}, [], "2026-03-03 08:15"),
-    "layout": (
-        {"layout": "attention=bf16 experts=fp8 head=bf16 mlp=fp8"},
-        [
-            (
-                "layout",
-                (
-                    "attention=fp8 experts=fp8 head=bf16 mlp=fp8",
-                    "attention=bf16 experts=fp8 head=bf16 mlp=fp8",
-                ),
-            )
-        ],
-        "attention bf16",
-    ),
+    "layout": ({"layout": BF16}, [("layout", (FP8_LAYOUT, BF16))], "attention bf16"),
     "launch": ({"launch": "0" * 12}, [("launch", ("ced4527a01fd", "0" * 12))], "2026-03-03 08:15"),
     "unknown launch": ({"launch": ""}, [("launch", ("ced4527a01fd", "unknown"))], "2026-03-03 08:15"),
     "hosts": ({"hosts": "spark1,spark2"}, [("hosts", ("H200", "spark1,spark2"))], "spark1,spark2"),
