@@ -131,6 +131,6 @@ def _named(outcome: Outcome) -> str:
 
 def groups(log: Sequence[Mapping[str, Any]], script: Script) -> list[list[dict[str, Any]]]:
     """Return the measured requests of a server's log by run: without those of the warm-up and the refused ones."""
-    measured = [dict(one) for one in log if one["max_tokens"] == script.tokens and one["tokens"]]
+    measured = [dict(one) for one in log if one["max_tokens"] >= script.tokens and one["tokens"]]
     runs = [measured[start : start + script.streams] for start in range(0, len(measured), script.streams)]
     return [run for run in runs if len(run) == script.streams][-RUNS:]

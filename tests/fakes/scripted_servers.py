@@ -3,7 +3,7 @@
     python tests/fakes/scripted_servers.py [PORT [SLOWER]]
 
 Every time of the scripts is multiplied by SLOWER, so that a busy machine counts less. It prints its port, then serves
-until its standard input ends. tests/data/bench_servers.yml has the scripts; the server of a script is below /NAME. It
+until its standard input ends. The files of DATA have the scripts; the server of a script is below /NAME. It
 writes down when it has sent each token, so that a busy machine does not falsify what is right; GET /NAME/log returns
 that. No code of the bench is used here.
 """
@@ -25,11 +25,13 @@ from typing import Any
 
 import yaml
 
-DATA = Path(__file__).parents[1] / "data" / "bench_servers.yml"
+DATA = Path(__file__).parents[1] / "data"
+# Those of real.yml and held.yml follow the code of real servers. Nobody looks at held.yml while a client is changed.
+FILES = ("bench_servers.yml", "bench_servers_real.yml", "bench_servers_held.yml")
 MODEL = "scripted"
 # Tokens of the chat template around a prompt.
 TEMPLATE = 8
-WORDS = (DATA.parents[2] / "src/vllm_spark/node/bench/corpora/long.txt").read_text(encoding="utf-8").split()[:200]
+WORDS = (DATA.parents[1] / "src/vllm_spark/node/bench/corpora/long.txt").read_text(encoding="utf-8").split()[:200]
 # What the engines write around a token.
 SHAPES: dict[str, dict[str, Any]] = {
     "vllm": {"chunk": {"object": "chat.completion.chunk"}, "role": {"role": "assistant", "content": ""}, "ids": True},
@@ -66,6 +68,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "choice": {"logprobs": None},
     },
     "mistral": {"chunk": {"object": "chat.completion.chunk"}, "role": {"role": "assistant", "content": ""}},
+    "groq": {
+        "chunk": {"object": "chat.completion.chunk", "x_groq": {"id": "req_1"}},
+        "role": {"role": "assistant", "content": "", "channel": "analysis"},
+        "delta": {"channel": "analysis"},
+    },
+}
+# Members of a delta that hold reasoning in another form than a text.
+REASONING: dict[str, Any] = {
+    "mistral": lambda text: {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]},
+    "reasoning_details": lambda text: {
+        "content": "",
+        "reasoning_details": [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}],
+    },
+    "thinking_blocks": lambda text: {"content": "", "thinking_blocks": [{"type": "thinking", "thinking": text}]},
 }
 
 
@@ -77,7 +93,9 @@ class Script:
     times, `every` repeats them. `split` cuts what is sent into pieces of as many bytes, `join` holds back as many
     events for one piece. `raw` is the whole reply to a request, and `rejects` those to requests by their number.
     `right` are the ids of faults of which one has to be named, `bent` the figures that they excuse; without `right` all
-    figures have to be right. `through` is a real gateway before the server.
+    figures have to be right. `through` is a real gateway before the server. `silent` are tokens without an event, by
+    their number: they come with the next one; `hidden_tokens` of them are reasoning by the usage. `cumulative` repeats
+    the text so far in each event.
     """
 
     name: str
@@ -91,7 +109,12 @@ class Script:
     jitter: float = 0.0
     reasoning: int = 0
     reasoning_name: str = "reasoning"
-    tools: bool = False
+    tools: Any = False
+    silent: Sequence[int] = ()
+    hidden_tokens: int = 0
+    cumulative: bool = False
+    member: str = "delta"
+    nested_ids: bool = False
     parts: bool = False
     role: float | None = None
     ids: bool | None = None
@@ -151,8 +174,9 @@ class Script:
 @lru_cache
 def scripts() -> dict[str, Script]:
     """Return every script by its name."""
-    rows = yaml.load(DATA.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return {name: Script(name, row.pop("from"), **row) for name, row in rows.items()}
+    texts = [(DATA / file).read_text(encoding="utf-8") for file in FILES]
+    rows = [row for text in texts for row in yaml.load(text, yaml.CSafeLoader).items()]
+    return {name: Script(name, row.pop("from"), **row) for name, row in rows}
 
 
 @dataclass(slots=True)
@@ -209,17 +233,9 @@ def _whole(script: Script, wanted: int, prompt: int) -> bytes:
 
 def _events(script: Script, wanted: int, prompt: int, body: dict[str, Any]) -> Iterator[Piece]:
     shape = SHAPES[script.shape]
-    sent, index, at = 0, 0, script.first
-    if script.bom:
-        yield Piece(0.0, b"\xef\xbb\xbf")
+    sent, index, at, held = 0, 0, script.first, 0
     extras = sorted(_extras(script), key=lambda piece: piece.at)
-    yield from (_event(script, 0.0, {**shape["chunk"], **one}) for one in shape.get("before", ()))
-    if "role" in shape or script.role is not None:
-        role = shape.get("role", {"role": "assistant", "content": ""})
-        at_role = script.first if script.role is None else script.role
-        while extras and extras[0].at <= at_role:
-            yield extras.pop(0)
-        yield _event(script, at_role, _chunk(script, role, None))
+    yield from _beginning(script, extras)
     while sent < wanted:
         if script.stall and index == script.stall[0]:
             at += script.stall[1]
@@ -229,15 +245,23 @@ def _events(script: Script, wanted: int, prompt: int, body: dict[str, Any]) -> I
             yield extras.pop(0)
         moved = script.jitter * (index * 7 % 11 - 5) / 5 if index else 0.0
         hidden = script.hidden_end and sent + size == wanted
-        delta = {} if hidden else _delta(script, index, [WORDS[(sent + one) % len(WORDS)] for one in range(size)])
+        begin = 0 if script.cumulative else sent
+        words = [WORDS[one % len(WORDS)] for one in range(begin, sent + size)]
+        delta = {} if hidden else _delta(script, index, words)
         ids = [1000 + sent + one for one in range(size)]
         finish = script.finish if sent + size == wanted and shape.get("ids") else None
-        yield _event(script, at + moved, _chunk(script, delta, ids, finish, index, sent + size, prompt), size)
+        held += size
+        if index not in script.silent:
+            yield _event(script, at + moved, _chunk(script, delta, ids, finish, index, sent + size, prompt), held)
+            held = 0
         sent, index, at = sent + size, index + 1, at + script.gap
     last = at - script.gap
     if script.end != "cut":
         if not shape.get("ids"):
-            yield _event(script, last, {**_chunk(script, {}, None, script.finish), **shape.get("last", {})})
+            ended = {**_chunk(script, {}, None, script.finish), **shape.get("last", {})}
+            if script.usage == "choice":
+                ended["choices"][0]["usage"] = _usage(script, sent, prompt)
+            yield _event(script, last, ended)
         if script.usage in ("last", "each", "text", "negative", "float"):
             usage = _usage(script, sent, prompt)
             yield _event(script, last, {**shape["chunk"], "choices": [], "usage": usage, **script.last_patch})
@@ -246,6 +270,24 @@ def _events(script: Script, wanted: int, prompt: int, body: dict[str, Any]) -> I
     yield from (Piece(max(piece.at, last), piece.content) for piece in extras)
     if script.done and script.end != "cut":
         yield Piece(last, script.done.encode("latin-1"))
+
+
+def _beginning(script: Script, extras: list[Piece]) -> Iterator[Piece]:
+    """Yield what comes before the first token, and the extra pieces that are due by then."""
+    shape = SHAPES[script.shape]
+    if script.bom:
+        yield Piece(0.0, b"\xef\xbb\xbf")
+    yield from (_event(script, 0.0, {**shape["chunk"], **one}) for one in shape.get("before", ()))
+    if "role" in shape or script.role is not None:
+        role = shape.get("role", {"role": "assistant", "content": ""})
+        at_role = script.first if script.role is None else script.role
+        while extras and extras[0].at <= at_role:
+            yield extras.pop(0)
+        yield _event(script, at_role, _chunk(script, role, None))
+    if script.tools == "head":
+        call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "bake", "arguments": ""}}
+        head = {"role": "assistant", "content": None, "tool_calls": [call]}
+        yield _event(script, script.first, _chunk(script, head, None))
 
 
 def _extras(script: Script) -> Iterator[Piece]:
@@ -259,11 +301,14 @@ def _extras(script: Script) -> Iterator[Piece]:
 def _delta(script: Script, index: int, words: Sequence[str]) -> dict[str, Any]:
     more = SHAPES[script.shape].get("delta", {})
     text = script.text if script.text and index == 5 else "".join(f" {word}" for word in words)
+    if script.tools == "function":
+        return {**more, "content": None, "function_call": {"arguments": text}}
     if script.tools:
-        name = {"name": "bake"} if not index else {}
+        name = {"name": "bake"} if not index and script.tools != "head" else {}
         return {**more, "tool_calls": [{"index": 0, "function": {**name, "arguments": text}}]}
     if index < script.reasoning:
-        return {**more, script.reasoning_name: text}
+        shaped = REASONING.get(script.reasoning_name)
+        return {**more, **(shaped(text) if shaped else {script.reasoning_name: text})}
     return {**more, "content": [{"type": "text", "text": text}] if script.parts else text}
 
 
@@ -277,9 +322,9 @@ def _chunk(  # noqa: PLR0913, PLR0917  the parts of a chunk
     prompt: int = 0,
 ) -> dict[str, Any]:
     shape = SHAPES[script.shape]
-    choice = {"index": 0, "delta": delta, "finish_reason": finish, **shape.get("choice", {})}
+    choice = {"index": 0, script.member: delta, "finish_reason": finish, **shape.get("choice", {})}
     if script.has_ids:
-        choice["token_ids"] = ids
+        choice["token_ids"] = [ids] if script.nested_ids else ids
     chunk = {"id": f"chatcmpl-{index}", **shape["chunk"], "created": 1790000000, "model": MODEL, "choices": [choice]}
     chunk |= shape.get("event", {})
     if script.usage == "each" and sent:
@@ -292,7 +337,9 @@ def _usage(script: Script, sent: int, prompt: int) -> dict[str, Any]:
     completion = {"text": str(completion), "negative": -1, "float": float(completion)}.get(script.usage, completion)
     details = {"cached_tokens": script.cached} if script.cached else None
     prompted = round(prompt * script.prompt_factor)
-    return {"prompt_tokens": prompted, "completion_tokens": completion, "prompt_tokens_details": details}
+    usage = {"prompt_tokens": prompted, "completion_tokens": completion, "prompt_tokens_details": details}
+    hidden = {"completion_tokens_details": {"reasoning_tokens": script.hidden_tokens}}
+    return usage | (hidden if script.hidden_tokens else {})
 
 
 def _event(script: Script, at: float, document: dict[str, Any], tokens: int = 0) -> Piece:

@@ -53,11 +53,11 @@ def changes(old: Evidence, new: Evidence) -> list[str]:
 
     A part that is unknown in both does not differ, nor does one of SEEN that is unknown in one.
     """
-    before, after = _parts(old), _parts(new)
+    before, after = parts(old), parts(new)
     return [
-        f"{name} {_shown(name, before.get(name, ''))} → {_shown(name, after.get(name, ''))}"
+        f"{name} {shown(name, before.get(name, ''))} → {shown(name, after.get(name, ''))}"
         for name in dict.fromkeys([*before, *after])
-        if _differs(name, before.get(name, ""), after.get(name, ""))
+        if differs(name, before.get(name, ""), after.get(name, ""))
     ]
 
 
@@ -69,20 +69,20 @@ def sentence(old: Evidence, new: Evidence) -> str:
 
 def comparable(old: Evidence, new: Evidence) -> bool:
     """Return True if the keys are equal apart from the parts that are only reported."""
-    before, after = _parts(old), _parts(new)
+    before, after = parts(old), parts(new)
     names = {*before, *after} - set(REPORTED)
-    return not any(_differs(name, before.get(name, ""), after.get(name, "")) for name in names)
+    return not any(differs(name, before.get(name, ""), after.get(name, "")) for name in names)
 
 
 def same_place(old: Evidence, new: Evidence) -> bool:
     """Return True if two runs are of one model on the same Sparks by the same definitions, whatever else differs: the
     older one is what the newer one was upgraded from."""
-    before, after = _parts(old), _parts(new)
+    before, after = parts(old), parts(new)
     place = old.run["subject"]["deployment"] == new.run["subject"]["deployment"]
     return place and all(before[name] == after[name] for name in ("model", "hosts", "topology", "protocol"))
 
 
-def _parts(run: Evidence) -> dict[str, str]:
+def parts(run: Evidence) -> dict[str, str]:
     """Return the parts of the key, and what the run saw of the server and of its hosts."""
     parts: Mapping[str, object] = run.run["key"]
     drafted = {"acceptance" in cell["figures"] for cell in run.cells.values() if cell["figures"]}
@@ -101,11 +101,13 @@ def _faults(run: Evidence) -> Iterator[Fault]:
         yield from cell["faults"]
 
 
-def _differs(name: str, old: str, new: str) -> bool:
+def differs(name: str, old: str, new: str) -> bool:
+    """Return True if a part differs; one of SEEN that is unknown in one run does not."""
     return old != new and (name not in SEEN or (old != "" and new != ""))
 
 
-def _shown(name: str, value: str) -> str:
+def shown(name: str, value: str) -> str:
+    """Return the value of a part for people, a digest by its first digits."""
     if not value:
         return UNKNOWN
     digest = short_digest(value) if name in DIGESTS else value

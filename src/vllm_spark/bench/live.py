@@ -12,7 +12,7 @@ from vllm_spark.node.bench.records import CellRecord
 from vllm_spark.node.bench.runner import Progress
 
 # The figures of a line, in this order after those that the cell is measured for.
-SHOWN = ("decode", "total", "prefill", "first_token")
+SHOWN = ("decode", "total", "queue", "prefill", "first_token")
 
 
 @dataclass(slots=True)

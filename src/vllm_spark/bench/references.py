@@ -4,14 +4,14 @@ recipe."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from vllm_spark.bench import recipe_evidence, reported
 from vllm_spark.bench.compare import TOO_NOISY, Row, compare, judge, worthless
 from vllm_spark.bench.evidence import Evidence
+from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB, GIB
 from vllm_spark.node.bench.leading import FIRST, leading_metrics
@@ -54,72 +54,67 @@ TOGETHER = "together"
 FACTORS = {("GB", "GiB"): GB / GIB}
 
 
+def _beside(record: CellRecord, metric: str, values: Sequence[float], width: float, note: str) -> Row:
+    """Return the row of a figure beside values that it was expected to have. `old` is the nearest of what lies between
+    them."""
+    measured = float(record["figures"][metric]["median"])
+    end = min(max(measured, min(values)), max(values))
+    judgement = judge(metric, end, measured, width) if measured > 0 else "shown"
+    return Row(record["cell"]["id"], metric, UNITS[metric], end, measured, width, judgement, note, True)
+
+
 def reported_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
-    """Yield the figures of cells that a field report has of the recipe. `old` is the nearer end of those reported."""
+    """Yield the figures of cells that a field report has of the recipe."""
     for (cell, metric), figures in reported.of_recipe(recipe["name"]).items():
         record = run.cells.get(cell)
         if record is None or worthless(record) or metric not in record["figures"]:
             continue
-        measured = float(record["figures"][metric]["median"])
-        end = _nearer(measured, *(one.value for one in figures))
-        judgement = judge(metric, end, measured, WIDTH)
         note = "; ".join(f"{one.value}, field report {one.report}" for one in figures)
-        if "drafter" in recipe and metric in OF_TEXT and judgement == "worse":
-            judgement, note = "shown", f"{note}; of another text, which the drafter depends on"
-        yield Row(cell, metric, UNITS[metric], end, measured, WIDTH, judgement, note, True)
+        row = _beside(record, metric, [one.value for one in figures], WIDTH, note)
+        of_text = "drafter" in recipe and metric in OF_TEXT and row.judgement == "worse"
+        note += "; of another text, which the drafter depends on"
+        yield replace(row, judgement="shown", note=note) if of_text else row
 
 
 def forecast_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
     """Yield the speed, the first token and the prefill of each cell beside its forecast, judged where the cell is
-    measured for them. `old` is the nearer end of the forecast's interval."""
-    for name, cell in run.cells.items():
-        if not cell["cell"]["server"] and not worthless(cell):
-            yield from (replace(row, cell=name) for row in _forecast_of(recipe, cell))
+    measured for them."""
+    for record in run.cells.values():
+        if not record["cell"]["server"] and not worthless(record):
+            yield from _forecast_of(recipe, record)
 
 
-def _forecast_of(recipe: Document, cell: CellRecord) -> Iterator[Row]:
-    load, figures, leading = cell["cell"], cell["figures"], leading_metrics(cell["cell"])
+def _forecast_of(recipe: Document, record: CellRecord) -> Iterator[Row]:
+    load, figures, leading = record["cell"], record["figures"], leading_metrics(record["cell"])
     prompt = load["depth"] + load["prompt"]
     speed = forecast.predicted(recipe, ForecastRequest(prompt + load["output"] // 2, load["streams"]))
     metric, streams = ("total", load["streams"]) if "total" in figures else ("decode", 1)
     if speed is None:
-        for metric in leading:
-            if metric in figures:
-                measured = float(figures[metric]["median"])
-                yield Row(
-                    "", metric, UNITS[metric], None, measured, None, "not measured", "no forecast for this recipe"
-                )
+        for one in filter(figures.__contains__, leading):
+            measured, note = float(figures[one]["median"]), "no forecast for this recipe"
+            yield Row(load["id"], one, UNITS[one], None, measured, None, "not measured", note)
         return
+
+    def inside(metric: str, low: float, high: float) -> Row:
+        row = _beside(record, metric, (low, high), 0.0, f"forecast {low:.4g} to {high:.4g}")
+        return row if metric in leading else replace(row, judgement="shown", leading=False)
+
     if metric in figures:
-        low, high = speed.interval(speed.on(load["corpus"]))
-        row = _inside(metric, cell, (streams * low, streams * high))
+        row = inside(metric, *(streams * end for end in speed.interval(speed.on(load["corpus"]))))
         above = row.new is not None and row.new > streams * speed.ceiling * (1 + speed.spread)
         note = "; above the forecast, also with every drafted token accepted" if above else ""
-        yield replace(row, note=row.note + note, leading=metric in leading)
+        yield replace(row, note=row.note + note)
     first = forecast.predicted(recipe, ForecastRequest(prompt, load["streams"]))
     if first is None or not first.first_token_s:
         return
-    spread = 1 + first.first_token_spread
-    low, high = first.first_token_s / spread, first.first_token_s * spread
+    low, high = (
+        first.first_token_s / (1 + first.first_token_spread),
+        first.first_token_s * (1 + first.first_token_spread),
+    )
     if FIRST in figures:
-        yield _inside(FIRST, cell, (1000 * low, 1000 * high))
+        yield inside(FIRST, 1000 * low, 1000 * high)
     if "prefill" in figures:
-        yield _inside("prefill", cell, (prompt / high, prompt / low))
-
-
-def _inside(metric: str, cell: CellRecord, interval: tuple[float, float]) -> Row:
-    """Return the row of a figure beside the interval of its forecast, judged if the cell is measured for it."""
-    measured = float(cell["figures"][metric]["median"])
-    end = _nearer(measured, *interval)
-    leads = metric in leading_metrics(cell["cell"])
-    judgement = judge(metric, end, measured, 0.0) if leads and measured > 0 else "shown"
-    note = f"forecast {interval[0]:.4g} to {interval[1]:.4g}"
-    return Row("", metric, UNITS[metric], end, measured, 0.0, judgement, note, leads)
-
-
-def _nearer(measured: float, *values: float) -> float:
-    """Return the value of an interval that is nearest to a measured one."""
-    return min(max(measured, min(values)), max(values))
+        yield inside("prefill", prompt / high, prompt / low)
 
 
 def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
@@ -135,12 +130,12 @@ def expected_rows(recipe: Document, run: Evidence) -> Iterator[Row]:
         yield _judged(label, entry, metric, cell)
 
 
-def evidence_rows(recipe: Recipe, run: Evidence, folder: Path) -> Iterator[Row]:
-    """Yield the figures of a run beside the recipe's evidence of the same profile. `folder` is the recipe's.
+def evidence_rows(recipe: Recipe, run: Evidence) -> Iterator[Row]:
+    """Yield the figures of a run beside the recipe's evidence of the same profile.
 
     Evidence that differs from the recipe on a Spark says nothing about one. Raises RefusedError for a broken file.
     """
-    for group in recipe_evidence.groups(recipe, folder, differing=False):
+    for group in recipe_evidence.groups(recipe, paths.RECIPES, differing=False):
         for reference in group.runs:
             if reference.run["profile"].get("name") == run.run["profile"].get("name") and reference.run != run.run:
                 yield from filter(None, map(_between_operators, compare([reference], run).rows))
@@ -176,15 +171,12 @@ def has_load(entry: Document, cell: Cell) -> bool:
     return "cell" in entry and not cell["server"] and all(load[name] == value for name, value in wanted.items())
 
 
-def _judged(label: str, entry: Document, metric: str, cell: CellRecord) -> Row:
+def _judged(label: str, entry: Document, metric: str, record: CellRecord) -> Row:
     scale = factor(entry, metric)
     if not scale:
         note = f"unit {entry['unit']} instead of {UNITS[metric]}"
         return Row(label, metric, entry["unit"], entry["value"], None, None, "not measured", note)
-    value, measured = entry["value"] * scale, float(cell["figures"][metric]["median"])
-    judgement = judge(metric, value, measured, WIDTH)
-    note = f"{label}; {entry['source']}"
-    return Row(cell["cell"]["id"], metric, UNITS[metric], value, measured, WIDTH, judgement, note, True)
+    return _beside(record, metric, [entry["value"] * scale], WIDTH, f"{label}; {entry['source']}")
 
 
 def _cell(entry: Document, metric: str, run: Evidence) -> CellRecord | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,6 @@ from vllm_spark.bench.compare import JUDGED, Comparison, Row
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.core.types import Document
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import Figure
 from vllm_spark.recipe import loader
@@ -32,122 +32,108 @@ GAPS, LONGER = ("gap_p99", "longest_gap"), 3.0
 REPETITION = re.compile(r" #\d+$")
 
 
-@dataclass(frozen=True, slots=True)
+# By their member in JSON: what a loss is measured against, and how "2 figures are …" ends. The first one that knows a
+# figure decides on it. A change since the earlier runs counts, whatever the recipe says.
+REFERENCES: Mapping[str, tuple[str, str, Callable[[Recipe, Evidence], Iterator[Row]]]] = {
+    "reported": (
+        "the field reports",
+        "as in the field reports",
+        lambda recipe, run: references.reported_rows(recipe.document, run),
+    ),
+    "forecast": ("the forecast", "as forecast", lambda recipe, run: references.forecast_rows(recipe.document, run)),
+    "expected": (
+        "the recipe",
+        "as the recipe expects",
+        lambda recipe, run: references.expected_rows(recipe.document, run),
+    ),
+    "evidence": ("the recipe's evidence", "as in the recipe's evidence", references.evidence_rows),
+}
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """A verdict. `state` is unknown if a leading figure could not be judged. `baseline` is the file of the last
-    earlier run, or empty; `earlier` the number of earlier runs."""
-
-    state: State
-    sentence: str
-    baseline: str
-    earlier: int
-    changed: tuple[str, ...]
-    before: tuple[Row, ...]
-    reported: tuple[Row, ...]
-    forecast: tuple[Row, ...]
-    expected: tuple[Row, ...]
-    evidence: tuple[Row, ...]
-    causes: dict[str, str]
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """Rows of one reference. `name` is what a loss is measured against; `equal` ends "2 figures are …"."""
-
-    name: str
-    equal: str
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A run, what its figures are compared with, and the rows that decide.
-
-    A change since the earlier runs counts, whatever the recipe says. Of the other references the first one that knows a
-    figure decides on it.
-    """
+    """A run, the earlier ones that it is judged by, the oldest first, and the rows by each of REFERENCES."""
 
     run: Evidence
-    before: Reference
-    others: Sequence[Reference]
+    history: Sequence[Evidence]
+    compared: Comparison
+    others: Mapping[str, tuple[Row, ...]]
+    notes: tuple[str, ...]
 
+    @property
+    def baseline(self) -> str:
+        """The file of the last earlier run, or an empty text."""
+        return str(self.history[-1].file) if self.history else ""
+
+    @cached_property
     def deciding(self) -> list[tuple[str, Row]]:
-        """Return the rows that decide, each with the name of its reference."""
+        """The rows that decide, each with the name of its reference."""
         first: dict[tuple[str, str], tuple[str, Row]] = {}
-        for reference in self.others:
-            for row in reference.rows:
+        for name, rows in self.others.items():
+            for row in rows:
                 if row.judgement in JUDGED:
-                    first.setdefault((row.cell, row.metric), (reference.name, row))
-        return [*((self.before.name, row) for row in self.before.rows), *first.values()]
+                    first.setdefault((row.cell, row.metric), (REFERENCES[name][0], row))
+        before = f"the runs before {self.differing}".rstrip()
+        return [*((before, row) for row in self.compared.rows), *first.values()]
 
+    @property
+    def differing(self) -> str:
+        """The parts of the key that differ, if that matters."""
+        return "" if self.compared.comparable else ", ".join(self.compared.changed)
+
+    @cached_property
     def unjudged(self) -> list[tuple[str, str]]:
-        """Return the cell and the metric of each leading figure that nothing judged."""
-        judged = {(row.cell, row.metric) for _, row in self.deciding() if row.judgement in JUDGED}
+        """The cell and the metric of each leading figure that nothing judged."""
+        judged = {(row.cell, row.metric) for _, row in self.deciding if row.judgement in JUDGED}
         return [one for one in _leading_figures(self.run) if one not in judged]
 
+    @cached_property
     def state(self) -> State:
-        """Return the state. A run is good if each figure that its cells are measured for was judged."""
+        """The state. A run is good if each figure that its cells are measured for was judged."""
         if any(compare.worthless(cell) for cell in self.run.cells.values()):
             return "worthless"
-        if any(row.judgement == "worse" for _, row in self.deciding()):
+        if any(row.judgement == "worse" for _, row in self.deciding):
             return "worse"
-        return "good" if self.run.cells and not self.unjudged() else "unknown"
+        return "good" if self.run.cells and not self.unjudged else "unknown"
+
+    @property
+    def sentence(self) -> str:
+        """The first thing that an owner reads. It begins with the state."""
+        told = {"worthless": _worthless, "worse": _worse, "good": _good, "unknown": _unknown}[self.state](self)
+        garbage = f"; {GARBAGE} accepted in {cells}" if (cells := accepted(self.run)) else ""
+        return f"{self.state}: {told}{_gaps(self.compared.rows)}{garbage}."
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "sentence": self.sentence,
+            "baseline": self.baseline,
+            "earlier": len(self.history),
+            "changed": self.compared.changed,
+            "before": [asdict(row) for row in self.compared.rows],
+            **{name: [asdict(row) for row in rows] for name, rows in self.others.items()},
+            "causes": self.compared.causes,
+            "notes": self.notes,
+        }
 
 
 def verdict(run: Evidence, history: Sequence[Evidence] = ()) -> Verdict:
     """Return the verdict on a run. `history` has the earlier runs, the oldest first; without one its recipe decides."""
-    loaded, notes = recipe_of(run), list(run.notes)
+    loaded, notes, others = recipe_of(run), list(run.notes), dict[str, tuple[Row, ...]]()
     if loaded is None:
         notes.append(f"recipe {run.run['subject']['recipe'] or 'unknown'} is not in the catalogue: no forecast")
     if not history:
         notes.append("no run before with the same key")
+    for name, (called, _, rows) in REFERENCES.items():
+        try:
+            others[name] = tuple(rows(loaded, run)) if loaded else ()
+        except RefusedError as error:  # a broken file of it says nothing here
+            others[name] = ()
+            notes += [f"{called} is not compared: {refusal.what}" for refusal in error.refusals]
     compared = compare.compare(history, run)
-    reported, forecast, expected = (
-        tuple(rows(loaded.document, run)) if loaded else ()
-        for rows in (references.reported_rows, references.forecast_rows, references.expected_rows)
-    )
-    measured = _evidence_rows(loaded, run, notes) if loaded else ()
     if not compared.comparable:
         notes.append("the keys differ: what is worse may be the effect of the change")
-    notes += _warnings(run)
-    differing = "" if compared.comparable else ", ".join(compared.changed)
-    names = (f"the runs before {differing}".rstrip(), "as before")
-    judged = _Judged(
-        run,
-        Reference(*names, compared.rows),
-        (
-            Reference("the field reports", "as in the field reports", reported),
-            Reference("the forecast", "as forecast", forecast),
-            Reference("the recipe", "as the recipe expects", expected),
-            Reference("the recipe's evidence", "as in the recipe's evidence", measured),
-        ),
-    )
-    state = judged.state()
-    garbage = f"; garbage accepted in {cells}" if (cells := accepted(run)) else ""
-    sentences = {
-        "worthless": lambda: _worthless(run),
-        "worse": lambda: _worse(judged, compared.causes),
-        "good": lambda: _good(judged, differing),
-        "unknown": lambda: _unknown(judged),
-    }
-    return Verdict(
-        state=state,
-        sentence=f"{state}: {sentences[state]()}{_gaps(compared.rows)}{garbage}.",
-        baseline=str(history[-1].file) if history else "",
-        earlier=len(history),
-        changed=compared.changed,
-        before=compared.rows,
-        reported=reported,
-        forecast=forecast,
-        expected=expected,
-        evidence=measured,
-        causes=compared.causes,
-        notes=tuple(notes),
-    )
+    return Verdict(run, history, compared, others, (*notes, *_warnings(run)))
 
 
 def _warnings(run: Evidence) -> Iterator[str]:
@@ -166,15 +152,6 @@ def _leading_figures(run: Evidence) -> list[tuple[str, str]]:
     """Return the cell and the metric of each leading figure, without the repetitions of a soak."""
     once = {name: cell for name, cell in run.cells.items() if not REPETITION.search(name)}
     return [(name, metric) for name, cell in once.items() for metric in leading_metrics(cell["cell"])]
-
-
-def _evidence_rows(loaded: Recipe, run: Evidence, notes: list[str]) -> tuple[Row, ...]:
-    """Return the rows against the recipe's evidence. A file of it that is broken is a note: it says nothing here."""
-    try:
-        return tuple(references.evidence_rows(loaded, run, paths.RECIPES))
-    except RefusedError as error:
-        notes += [f"the recipe's evidence is not compared: {refusal.what}" for refusal in error.refusals]
-        return ()
 
 
 def earlier(run: Evidence, folder: Path) -> list[Evidence]:
@@ -259,12 +236,6 @@ def recipe_of(run: Evidence) -> Recipe | None:
     return loader.load(name, folders) if name in loader.names(folders) else None
 
 
-def recipe_document(run: Evidence) -> Document | None:
-    """Return the document of the recipe of a run, or None."""
-    recipe = recipe_of(run)
-    return recipe.document if recipe else None
-
-
 def compared_state(result: Comparison) -> State:
     """Return the state of a comparison alone."""
     judgements = {row.judgement for row in result.rows}
@@ -274,16 +245,14 @@ def compared_state(result: Comparison) -> State:
     return "good" if leading and leading <= JUDGED else "unknown"
 
 
-# The sentence is the first thing that an owner reads. It begins with the state.
-
-
-def _good(judged: _Judged, differing: str) -> str:
-    """Return the sentence of a run without a loss. `differing` has the parts of the key that differ."""
-    counts = [text for reference in (judged.before, *judged.others) if (text := _counts(reference))]
-    widths = [row.band for row in judged.before.rows if row.judgement == "same" and row.band]
+def _good(judged: Verdict) -> str:
+    """Return the sentence of a run without a loss."""
+    counts = [_counts("the runs before", "as before", judged.compared.rows)]
+    widths = [row.band for row in judged.compared.rows if row.judgement == "same" and row.band]
     if widths:
         counts[0] += f", within {max(widths):.0%}".replace("%", " %")
-    return "; ".join([*counts, *([f"since then {differing}"] if differing else [])])
+    counts += [_counts(*REFERENCES[name][:2], rows) for name, rows in judged.others.items()]
+    return "; ".join(filter(None, [*counts, f"since then {judged.differing}" if judged.differing else ""]))
 
 
 def _gaps(rows: Iterable[Row]) -> str:
@@ -294,25 +263,24 @@ def _gaps(rows: Iterable[Row]) -> str:
     return ""
 
 
-def _unknown(judged: _Judged) -> str:
+def _unknown(judged: Verdict) -> str:
     """Return the sentence of a run of which something could not be judged."""
-    missing, all_ = judged.unjudged(), _leading_figures(judged.run)
-    if not judged.deciding():
+    missing, all_ = judged.unjudged, _leading_figures(judged.run)
+    if not judged.deciding:
         return "there is no earlier run, report, forecast or expected figure to judge by"
     reason = f"{len(missing)} of {len(all_)} leading figures could not be judged"
-    if better := [row for _, row in judged.deciding() if row.judgement == "better"]:
-        reason += f"; {_figures(len(better))} better"
-    rows = [row for _, row in judged.deciding() if (row.cell, row.metric) in missing and row.note]
-    if rows:
-        return f"{reason}; {rows[0].metric} of {rows[0].cell}, {rows[0].note}"
-    return "; ".join([reason, *(f"{metric} of {cell}" for cell, metric in missing[:1])])
+    if better := sum(row.judgement == "better" for _, row in judged.deciding):
+        reason += f"; {_figures(better)} better"
+    noted = [row for _, row in judged.deciding if (row.cell, row.metric) in missing and row.note]
+    examples = [f"{row.metric} of {row.cell}, {row.note}" for row in noted]
+    return "; ".join([reason, *[*examples, *(f"{metric} of {cell}" for cell, metric in missing)][:1]])
 
 
-def _worse(judged: _Judged, causes: Mapping[str, str]) -> str:
+def _worse(judged: Verdict) -> str:
     """Return the sentence of a run with a loss: its first row that is worse, and the cause."""
-    name, row = next((name, row) for name, row in judged.deciding() if row.judgement == "worse")
+    name, row = next((name, row) for name, row in judged.deciding if row.judgement == "worse")
     change = f" ({row.ratio - 1:+.1%} against {name})".replace("%", " %") if row.ratio is not None else ""
-    found = [row.note] if row.note.startswith(compare.DRIFT) else []
+    found, causes = [row.note] if row.note.startswith(compare.DRIFT) else [], judged.compared.causes
     why = causes.get(row.cell) or next(iter(causes.values()), "cause unknown")
     return f"{row.metric} of {row.cell} is {row.new:.4g} {row.unit}{change}; {'; '.join([*found, why])}"
 
@@ -324,21 +292,22 @@ def accepted(run: Evidence) -> str:
     return f"{garbage} of {len(measured)} cells" if garbage else ""
 
 
-def _worthless(run: Evidence) -> str:
+def _worthless(judged: Verdict) -> str:
     """Return the sentence of a run with cells that do not count."""
-    spoiled = [cell for cell in run.cells.values() if compare.worthless(cell)]
-    first = spoiled[0]
-    verb = "has" if len(spoiled) == 1 else "have"
+    spoiled = [cell for cell in judged.run.cells.values() if compare.worthless(cell)]
+    first, verb = spoiled[0], "has" if len(spoiled) == 1 else "have"
     reason = compare.faults(first) or first["state"]
-    return f"{len(spoiled)} of {len(run.cells)} cells {verb} no figures that count; {first['cell']['id']}: {reason}"
+    return (
+        f"{len(spoiled)} of {len(judged.run.cells)} cells {verb} no figures that count; {first['cell']['id']}: {reason}"
+    )
 
 
-def _counts(reference: Reference) -> str:
+def _counts(name: str, equal: str, rows: Sequence[Row]) -> str:
     """Return how many figures are as the reference and how many better; empty without any."""
-    same, better = (sum(row.judgement == kind for row in reference.rows) for kind in ("same", "better"))
+    same, better = (sum(row.judgement == kind for row in rows) for kind in ("same", "better"))
     if not same:
-        return f"{_figures(better)} better than {reference.name}" if better else ""
-    return f"{_figures(same)} {reference.equal}" + (f" and {better} better" if better else "")
+        return f"{_figures(better)} better than {name}" if better else ""
+    return f"{_figures(same)} {equal}" + (f" and {better} better" if better else "")
 
 
 def _figures(number: int) -> str:

@@ -15,13 +15,14 @@ import pytest
 
 from fakes.bench_evidence import DENSE, MIXTURE, Bench, compiled, evidence_of, soak, standard
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, plots, table
-from vllm_spark.bench.report.material import Drawn, Forecast, Material
+from vllm_spark.bench.report import facts, plots, table
 from vllm_spark.bench.report.page import UNKNOWN_VERDICT, page
+from vllm_spark.bench.report.svg import SHAPE_COUNT, SHAPES
+from vllm_spark.bench.report.sweep import Drawn
 from vllm_spark.node.bench.leading import leading_metrics
 
-FORECAST = Forecast("chat p2048 o128 d0 s1", {"bytes": 24.0, "layers": 7.5, "drafter": 9.8}, {"drafter": 10.5})
-PLOTS = ["streams", "depth", "first-token", "acceptance", "speculation", "start", "forecast", "host"]
+PLOTS = ["streams", "depth", "first-token", "acceptance", "speculation", "host"]
+TABLES = ["start", "cells", "subject"]
 LIMIT = 500_000
 EVIL = '</style><script>alert("x")</script>\u202e\x07'
 
@@ -72,13 +73,12 @@ def two(one: Evidence) -> Sequence[Evidence]:
 
 
 def drawn(runs: Sequence[Evidence]) -> dict[str, Drawn]:
-    material = Material(tuple(runs), FORECAST)
-    return {plot.id: made for plot in plots.registered() if (made := plot.draw(material))}
+    return {plot.id: made for plot, made in plots.drawn(runs)}
 
 
 def test_the_page_has_every_plot_in_order_and_every_cell(one: Evidence) -> None:
-    document = Document(page([one], verdict="As fast as before.", forecast=FORECAST))
-    assert [attributes["id"] for attributes, _ in document.all("h2")] == ["warnings", *PLOTS, "cells", "subject"]
+    document = Document(page([one], verdict="As fast as before."))
+    assert [attributes["id"] for attributes, _ in document.all("h2")] == ["warnings", *PLOTS, *TABLES]
     assert document.open == []
     words = " ".join(text for _, _, text in document.elements)
     assert "As fast as before." in words
@@ -107,7 +107,7 @@ def test_a_run_without_cells_has_a_page() -> None:
 
 
 def test_nothing_comes_from_outside(two: Sequence[Evidence]) -> None:
-    html = page(two, forecast=FORECAST)
+    html = page(two)
     document = Document(html)
     tags = {tag for tag, _, _ in document.elements}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use", "a"}
@@ -129,7 +129,7 @@ def test_untrusted_words_are_escaped_and_visible() -> None:
         cell["faults"] = [{"id": EVIL, "what": EVIL}]
         cell["phases"] = {phase + EVIL: seconds for phase, seconds in cell["phases"].items()}
         cell["samples"] = {host + EVIL: samples for host, samples in cell["samples"].items()}
-    html = page([evidence_of(records)] * 2, verdict=EVIL, forecast=Forecast(EVIL, {EVIL: 3.0}))
+    html = page([evidence_of(records)] * 2, verdict=EVIL)
     document = Document(html)
     assert document.open == []
     assert document.all("script") == []
@@ -158,9 +158,7 @@ def test_a_soak_shows_decode_along_the_run() -> None:
     ]
     assert len(together.panels) == 1
     apart = drawn(runs)["along"]
-    [(_, svg)] = apart.panels
-    heads = [words for each, words in Document(svg).all("text") if each.get("class") == "name y"]
-    assert heads[:3] == [f"{words}, tok/s (axis cut)" for _, _, words in together.legend]
+    assert [title.partition(":")[0] for title, _ in apart.panels] == [words for _, _, words in together.legend]
     assert [key for _, key, _ in apart.legend] == ["A", "B"]
 
 
@@ -174,7 +172,7 @@ def test_the_table_of_a_soak_has_rows_of_every_cell_and_every_fault() -> None:
     assert len(rows) < 220
     counts = Counter(table.kind(row.id) for row in rows)
     assert max(counts.values()) - min(counts.values()) <= 1
-    assert [each.what for each in table.warnings(runs)] == ["a single warning"]
+    assert [what for _, _, what in table.warnings(runs)] == ["a single warning"]
 
 
 @pytest.mark.slow
@@ -190,8 +188,8 @@ def test_the_page_of_a_soak_is_small(hosts: Sequence[str]) -> None:
 
 
 def test_the_page_of_six_runs_is_small(one: Evidence) -> None:
-    runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, marks.COUNT + 1))]
-    assert len(page(runs, forecast=FORECAST).encode()) < LIMIT
+    runs = [one, *(run(Bench(MIXTURE, seed)) for seed in range(2, SHAPE_COUNT + 1))]
+    assert len(page(runs).encode()) < LIMIT
 
 
 def test_each_panel_names_both_axes_and_itself(two: Sequence[Evidence]) -> None:
@@ -206,7 +204,7 @@ def test_each_panel_names_both_axes_and_itself(two: Sequence[Evidence]) -> None:
                 assert len(Document(part).all("desc")[0][1]) > 3
                 axes = {each["class"]: words for each, words in Document(part).all("text") if each.get("class")}
                 assert axes["name x"], id_
-                assert id_ in {"start", "forecast"} or axes["name y"], id_
+                assert axes["name y"], id_
 
 
 def test_every_point_has_a_tooltip(one: Evidence) -> None:
@@ -220,11 +218,10 @@ def test_series_differ_without_colour(two: Sequence[Evidence]) -> None:
     document = Document(svg)
     markers = {each["d"] for each, _ in document.all("path") if str(each.get("class")).startswith("m ")}
     assert len(markers) == 2
-    keys = [words for each, words in document.all("text") if str(each.get("class")).startswith("key")]
-    assert keys == ["A", "B"]
-    assert len(set(marks.SHAPES)) == marks.COUNT
+    assert [key for _, key, _ in drawn(two)["streams"].legend] == ["A", "B"]
+    assert len(set(SHAPES)) == SHAPE_COUNT
     style = re.findall(r"\.l\.s\d \{ stroke-dasharray: ([^;]+);", page(two))
-    assert len(set(style)) == len(style) == marks.COUNT - 1
+    assert len(set(style)) == len(style) == SHAPE_COUNT - 1
 
 
 def test_runs_are_over_each_other_and_groups_of_one_run_too(one: Evidence, two: Sequence[Evidence]) -> None:
@@ -285,22 +282,28 @@ def test_what_a_cell_is_measured_for_is_bold(one: Evidence) -> None:
 
 
 def test_facts_that_differ_are_first_and_equal_ones_have_one_value(two: Sequence[Evidence]) -> None:
-    facts = table.facts(two)
-    differing = [fact.name for fact in facts if len(fact.values) > 1]
-    assert differing == [fact.name for fact in facts[: len(differing)]]
+    rows = facts.subject(two).rows
+    differing = [name for name, values in rows if len(values) > 1]
+    assert differing == [name for name, _ in rows[: len(differing)]]
     assert "launch" in differing
     assert "model" not in differing
-    assert all(fact.values != ("unknown",) for fact in facts)
+    assert all(values != ("unknown",) for _, values in rows)
+
+
+def test_a_start_has_its_phases_and_their_sum(two: Sequence[Evidence]) -> None:
+    table_ = facts.starts(two)
+    assert table_.heads == ("phase", "cold A", "warm A", "cold B", "warm B")
+    *phases, (last, whole) = table_.rows
+    assert last == "until the first token"
+    for n, total in enumerate(whole):
+        assert sum(float(values[n]) for _, values in phases if values[n] != "—") == pytest.approx(
+            float(total), rel=0.02
+        )
 
 
 def test_headers_of_tables_have_a_scope(two: Sequence[Evidence]) -> None:
     cells = Document(page(two)).all("th")
     assert {each["scope"] for each, _ in cells} == {"col", "row"}
-
-
-def test_a_forecast_of_another_cell_is_named(one: Evidence) -> None:
-    html = page([one], forecast=Forecast("chat p1 o1 d0 s1", {"bytes": 24.0}))
-    assert "No run measured the step of this cell." in html
 
 
 def test_eager_and_compiled_are_lines_of_their_own() -> None:
@@ -311,14 +314,12 @@ def test_eager_and_compiled_are_lines_of_their_own() -> None:
     assert all(svg.count('class="hit"') == 4 for _, svg in plot.panels)
 
 
-def test_an_alert_has_the_letter_of_its_run(one: Evidence, two: Sequence[Evidence]) -> None:
-    for runs, letters in (([one], 0), (two, 2)):
-        [(_, svg)] = [panel for panel in drawn(runs)["host"].panels if panel[0] == "spark1"]
-        for part in re.findall(r"<svg.*?</svg>", svg, re.DOTALL):
-            keys = [words for each, words in Document(part).all("text") if each.get("class") == "key"]
-            assert part.count('class="alert"') == len(runs)
-            assert len(keys) == letters
-            assert set(keys) <= {"A", "B"}
+def test_a_throttling_is_a_triangle_and_words(one: Evidence, two: Sequence[Evidence]) -> None:
+    for runs, said in (([one], r"spark1 after .* in cell \d+ \("), (two, "spark1 of A after .*, spark1 of B after ")):
+        host = drawn(runs)["host"]
+        [svg] = [svg for title, svg in host.panels if title.startswith("spark1 · GPU clock: ")]
+        assert svg.count('class="alert"') == len(runs)
+        assert re.search(said, host.note)
 
 
 def test_the_verdict_begins_with_a_capital(one: Evidence) -> None:

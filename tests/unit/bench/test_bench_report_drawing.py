@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
-from vllm_spark.bench.report import panel, scale, svg, text, thin
-from vllm_spark.bench.report.panel import Panel, Point, Series
-from vllm_spark.bench.report.placing import Placer
+from vllm_spark.bench.report import panel, scale, svg, text
 
 LINEAR = {
     "from zero": ([3.1, 7.4], True, ["0", "2", "4", "6", "8"]),
@@ -94,27 +91,19 @@ def test_ticks_of_time(seconds: float, expected: tuple[list[str], str]) -> None:
 def test_thinning_keeps_the_extremes() -> None:
     samples = [(float(t), 50.0) for t in range(10_000)]
     samples[3456], samples[7000] = (3456.0, 99.0), (7000.0, 1.0)
-    buckets = thin.thin(samples, 100)
+    buckets = panel.thin(samples, 100)
     assert len(buckets) == 100
     assert (max(bucket.high for bucket in buckets), min(bucket.low for bucket in buckets)) == (99.0, 1.0)
-    assert all(bucket.low <= bucket.mean <= bucket.high for bucket in buckets)
-    assert [bucket.t for bucket in buckets] == sorted(bucket.t for bucket in buckets)
+    assert all(bucket.low <= bucket.y <= bucket.high for bucket in buckets)
+    assert [bucket.x for bucket in buckets] == sorted(bucket.x for bucket in buckets)
 
 
 def test_few_samples_stay_and_a_gap_breaks_the_line() -> None:
     samples = [(float(t), float(t)) for t in (*range(10), *range(500, 510))]
-    buckets = thin.thin(samples, 50)
-    assert [(bucket.t, bucket.mean) for bucket in buckets] == samples
-    assert [len(part) for part in thin.unbroken(buckets)] == [10, 10]
-    assert thin.thin([], 5) == []
-
-
-def test_labels_do_not_overlap_and_stay_inside() -> None:
-    placer = Placer((0, 0, 100, 40), 12)
-    first = placer.first_free("12.3", [(50, 20, "middle"), (50, 36, "middle")])
-    second = placer.first_free("12.4", [(52, 20, "middle"), (52, 36, "middle")])
-    assert (first, second) == ((50, 20, "middle"), (52, 36, "middle"))
-    assert placer.first_free("12.5", [(52, 36, "middle"), (95, 12, "start"), (50, 44, "middle")]) is None
+    buckets = panel.thin(samples, 50)
+    assert [(bucket.x, bucket.y) for bucket in buckets] == samples
+    assert [len(part) for part in panel.unbroken(buckets)] == [10, 10]
+    assert panel.thin([], 5) == ()
 
 
 NUMBERS = {
@@ -150,17 +139,3 @@ def test_a_path_has_relative_steps_that_do_not_add_up_errors() -> None:
     points = [(n * 1.26, 5.0) for n in range(500)]
     steps = svg.path(points).partition("l")[2].split()[::2]
     assert sum(map(float, steps)) == pytest.approx(points[-1][0], abs=0.1)
-
-
-def drawn_values(*series: list[float]) -> set[str]:
-    """Return the labels of the values of a panel; each series has a point at 128 and one at 2048."""
-    points = [[Point(x, y, y, y, "") for x, y in zip((128.0, 2048.0), values, strict=True)] for values in series]
-    axes = (scale.log2([128.0, 2048.0]), scale.linear([value for values in series for value in values]))
-    all_ = tuple(Series(index, "ab"[index], tuple(each)) for index, each in enumerate(points))
-    return set(re.findall(r'class="value">([^<]*)<', panel.draw(Panel("", "prompt, tokens", "tok/s", *axes, all_))))
-
-
-def test_a_low_line_has_its_values_below_a_far_one() -> None:
-    # Eager and compiled: the values of the low line have only the room above it.
-    assert drawn_values([244.0, 227.0], [17.4, 18.0]) == {"244", "227", "17.4", "18.0"}
-    assert "18.0" in drawn_values([24.0, 227.0], [17.4, 18.0])

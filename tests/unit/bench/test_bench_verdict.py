@@ -40,7 +40,6 @@ def test_twenty_unchanged_runs_give_no_alarm(sigma: float, values: int, run: dic
         assert {row.judgement for row in result.rows} <= {"same", "not measured", "shown"}
 
 
-RULES = {rule.id: rule for rule in cause.RULES}
 H200 = paths.RECIPES / "evidence" / "h200-bench"
 SERVERS = ["26b-a4b-fp8", "26b-a4b-nvfp4-marlin", "31b-fp8-tp2", "31b-fp8", "31b-nvfp4-marlin"]
 # Files of one server whose cells are also in its file of `standard`.
@@ -81,8 +80,8 @@ def test_a_real_server_whose_prompts_take_twice_as_long_is_worse(server: str) ->
     judged = verdict.verdict(new, [old])
     assert judged.state == "worse"
     assert "first_token of long" in judged.sentence
-    assert RULES["prefill"].what in judged.sentence
-    assert {row.judgement for row in judged.before if row.metric == "decode"} <= {"same", "shown"}
+    assert cause.RULES["prefill"][0] in judged.sentence
+    assert {row.judgement for row in judged.compared.rows if row.metric == "decode"} <= {"same", "shown"}
 
 
 def slower_prompt(cell: CellRecord) -> CellRecord:
@@ -172,14 +171,14 @@ def test_a_slower_server_is_found_and_named(
     old, new = measured(1, sigma, **common), measured(2, sigma, factors, **changes)
     judged = verdict.verdict(new, [old])
     assert judged.state == "worse"
-    host = "spark-1: " if RULES[id_].host else ""
+    host = "spark-1: " if id_ in ("swap", "thermal", "clocks") else ""
     # A short prompt is not judged by its first token, so it names no cause.
     cell = "long s1" if id_ in ("prefill", "engine") else "code s1"
-    assert judged.causes[cell].startswith(f"{host}{RULES[id_].what}")
+    assert judged.compared.causes[cell].startswith(f"{host}{cause.RULES[id_][0]}")
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {id_ for *_, id_ in SLOWER.values()} == set(RULES)
+    assert {id_ for *_, id_ in SLOWER.values()} == set(cause.RULES)
 
 
 def test_student_quantiles() -> None:
@@ -310,13 +309,15 @@ OF_003 = sorted({one.recipe for one in reported.load().figures if one.report.sta
 @pytest.mark.parametrize("recipe", OF_003)
 def test_the_table_of_report_003_is_as_reported_in_every_cell(recipe: str) -> None:
     judged = verdict.verdict(table_003(recipe, {}))
-    assert {row.judgement for row in judged.reported} == {"same"}
+    assert {row.judgement for row in judged.others["reported"]} == {"same"}
     assert judged.state in ("good", "unknown")
 
 
 def test_prompts_three_times_as_slow_as_in_report_003_are_worse() -> None:
     slower = {"first_chunk": 3.0, "first_token": 3.0, "first_answer": 3.0, "prefill": 1 / 3}
     states = {recipe: verdict.verdict(table_003(recipe, slower)) for recipe in OF_003}
-    with_prompts = [recipe for recipe, judged in states.items() if any(row.metric in slower for row in judged.reported)]
+    with_prompts = [
+        recipe for recipe, judged in states.items() if any(row.metric in slower for row in judged.others["reported"])
+    ]
     assert with_prompts
     assert {states[recipe].state for recipe in with_prompts} == {"worse"}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
 
 import pytest
 
 from bench_streams import HEAD, event, frame, read, recorded, steady, usage
 from fakes.scripted_engine import Event, Stream, chunk_of
-from vllm_spark.node.bench import reader, trace
+from vllm_spark.node.bench import figures, reader, trace
 
 EVENTS = steady(5, first=0.2, gap=0.05, per_chunk=2)
 
@@ -107,3 +110,61 @@ def test_a_long_body_is_quoted_in_part() -> None:
     assert parsed.error is not None
     assert parsed.error[0] == "status-503"
     assert len(parsed.error[1]) <= reader.QUOTED + 1
+
+
+WHOLE: dict[str, Any] = {
+    "object": "chat.completion.chunk",
+    "choices": [
+        {
+            "delta": {
+                "content": [{"type": "text", "text": " a"}],
+                "reasoning": "b",
+                "reasoning_details": [{"type": "reasoning.text", "text": "c"}],
+                "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+                "function_call": {"arguments": "{}"},
+            },
+            "token_ids": [7, 8],
+            "finish_reason": "length",
+            "usage": {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}},
+        }
+    ],
+}
+VALUES: list[Any] = [None, True, -1, 1.5, "x", [], [1], [[1]], ["x"], [{}], {}, {"a": 1}, {"type": "abort"}]
+
+
+def changed(document: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield the document with each of its members replaced by each value."""
+    holder = WHOLE
+    for name in path:
+        holder = holder[name]
+    for name in [*holder] if isinstance(holder, dict) else range(len(holder)):
+        for value in VALUES:
+            copy = inner = deepcopy(document)
+            for one in path:
+                inner = inner[one]
+            inner[name] = value
+            yield copy
+        if isinstance(holder[name], dict | list):
+            yield from changed(document, (*path, name))
+
+
+def test_no_type_of_a_member_ends_in_a_traceback() -> None:
+    found = 0
+    for document in changed(WHOLE):
+        pieces = [(100.0, HEAD), (100.5, event(document)), (101.0, event(document)), (101.0, event("[DONE]"))]
+        parsed = trace.read(recorded(pieces, 100.0, 101.0))
+        assert parsed.ids is None or {type(one) for one in parsed.ids} <= {int}
+        assert isinstance(parsed.text, str)
+        assert figures.of_run([parsed], None)["request"] == pytest.approx(1.0)
+        found += 1
+    assert found > 300
+
+
+def test_an_error_is_quoted() -> None:
+    broken = event(
+        {"choices": [{"delta": {}, "finish_reason": "error", "error": {"message": "Provider disconnected"}}]}
+    )
+    parsed = trace.read(recorded([(100.0, HEAD), (101.0, broken), (101.0, event("[DONE]"))], 100.0, 101.0))
+    assert parsed.error is not None
+    assert parsed.error[0] == "error-event"
+    assert "Provider disconnected" in parsed.error[1]

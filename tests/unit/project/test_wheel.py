@@ -30,7 +30,7 @@ from vllm_spark.transfer import jobs, plan
 SOURCE = paths.ROOT / "src"
 PROGRAM = re.compile(r'^(if __name__ == "__main__":|sys\.exit\()', re.MULTILINE)
 # Packages whose modules register themselves: one reads them by pkgutil.
-REGISTRIES = ("vllm_spark.verify.gates", "vllm_spark.deploy.checks", "vllm_spark.bench.report.plots")
+REGISTRIES = ("vllm_spark.verify.gates", "vllm_spark.deploy.checks")
 # Type checkers read it.
 MARKER = "py.typed"
 

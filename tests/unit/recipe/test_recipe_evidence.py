@@ -130,7 +130,7 @@ def test_a_run_is_judged_by_the_evidence_of_its_recipe(
     monkeypatch.setattr(paths, "RECIPES", recipes)
     own = run_record("2026-11-24T10:00:00Z", id="f" * 12, key=OWN_KEY, subject=OWN_SUBJECT, host=GB10)
     judged = verdict.verdict(parsed(own, cell_record({"decode": [decode]})))
-    assert [row.judgement for row in judged.evidence if row.metric == "decode"] == judgements
+    assert [row.judgement for row in judged.others["evidence"] if row.metric == "decode"] == judgements
     assert "not compared" not in " ".join(judged.notes)
 
 
@@ -138,5 +138,5 @@ def test_broken_evidence_of_a_recipe_is_a_note_of_the_verdict(tmp_path: Path, mo
     monkeypatch.setattr(paths, "RECIPES", folder(tmp_path, content="text\n"))
     own = run_record(id="f" * 12, key=OWN_KEY, subject=OWN_SUBJECT, host=GB10)
     judged = verdict.verdict(parsed(own, cell_record({"decode": [6.9]})))
-    assert judged.evidence == ()
+    assert judged.others["evidence"] == ()
     assert "the recipe's evidence is not compared: " in " ".join(judged.notes)

@@ -2,87 +2,46 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from vllm_spark.bench import key
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.reading import letter
+from vllm_spark.bench.report.text import letter
 from vllm_spark.bench.verdict import REPETITION
 from vllm_spark.node.bench.records import Cell
 
-HASH = re.compile(r"(sha256:)?[0-9a-f]{12,64}")
-# Differences in the name of a run. All of them are in the page's list.
-IN_A_NAME = 2
+# Parts whose values are no names, and how many of the others a run is named by.
+HASHED, IN_A_NAME = (*key.DIGESTS, "protocol"), 2
 
 
-def _image(run: Evidence) -> str:
-    """Return the image; of one that only has a digest the version of its engine."""
-    image, version = run.run["key"]["image"], run.run["subject"]["engine_version"]
-    return (f"engine {version}" if version else image) if HASH.fullmatch(image) or not image else image
-
-
-# Parts that may differ, the most telling one first, and how a run tells its own.
-PARTS: Mapping[str, Callable[[Evidence], str]] = {
-    "model": lambda run: run.run["key"]["model"],
-    "layout": lambda run: run.run["key"]["layout"].replace("=", " "),
-    "image": _image,
-    "recipe": lambda run: run.run["subject"]["recipe"],
-    "topology": lambda run: run.run["key"]["topology"],
-    "hosts": lambda run: run.run["key"]["hosts"].replace(",", ", "),
-    "profile": lambda run: str(run.run["profile"].get("name") or ""),
-    "commit": lambda run: run.run["key"]["commit"],
-    "launch": lambda run: run.run["key"]["launch"],
-    "protocol": lambda run: f"version {run.run['key']['protocol'].partition('-')[0]}",
-}
-# What is compared to tell whether a part differs, where the words above do not tell.
-EXACT: Mapping[str, Callable[[Evidence], str]] = {
-    "image": lambda run: run.run["key"]["image"],
-    "protocol": lambda run: run.run["key"]["protocol"],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A part in which runs differ. `values` has its name in each run; it is empty for a part that only has a hash."""
-
-    part: str
-    values: tuple[str, ...]
-
-
-def differences(runs: Sequence[Evidence]) -> list[Difference]:
-    """Return the parts in which the runs differ, the most telling one first."""
+def differences(runs: Sequence[Evidence]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the parts of the key in which the runs differ, and their profiles, with the value of each run."""
+    found = [{**key.parts(run), "profile": str(run.run["profile"].get("name") or "")} for run in runs]
     return [
-        Difference(part, _told(part, [told(run) for run in runs]))
-        for part, told in PARTS.items()
-        if len({EXACT.get(part, told)(run) for run in runs}) > 1
+        (part, tuple(text.plain(key.shown(part, one.get(part, ""))) for one in found))
+        for part in dict.fromkeys(part for one in found for part in one if part not in key.REPORTED)
+        if any(key.differs(part, found[0].get(part, ""), one.get(part, "")) for one in found)
     ]
-
-
-def _told(part: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a part, of a layout only the words that differ; nothing if hashes are all there is."""
-    if part == "layout":
-        words = [value.split(" ") for value in values]
-        pairs = [dict(zip(one[::2], one[1::2], strict=False)) for one in words]
-        every = dict.fromkeys(name for each in pairs for name in each)
-        differing = [name for name in every if len({each.get(name) for each in pairs}) > 1]
-        if differing and all(pairs):
-            values = [", ".join(f"{name} {each.get(name, 'none')}" for name in differing) for each in pairs]
-    if len({*values}) == 1 or any(map(HASH.fullmatch, values)):
-        return ()
-    return tuple(text.plain(value) or key.UNKNOWN for value in values)
 
 
 def of_runs(runs: Sequence[Evidence]) -> list[str]:
     """Return a name for each run: what tells it from the others, or else when it began."""
-    told = [each.values for each in differences(runs) if each.values][:IN_A_NAME]
+    told = [_telling(part, values) for part, values in differences(runs) if part not in HASHED][:IN_A_NAME]
     names = [", ".join(values[n] for values in told) for n in range(len(runs))]
     if len({*names}) == len(names) and len(runs) > 1:
         return names
     return [", ".join(filter(None, (name, began(run)))) for name, run in zip(names, runs, strict=True)]
+
+
+def _telling(part: str, values: Sequence[str]) -> list[str]:
+    """Return the values of a part, of a layout only what the runs do not share: `experts fp8`."""
+    if part != "layout":
+        return [*values]
+    words = [value.split() for value in values]
+    shared = set.intersection(*map(set, words))
+    return [", ".join(word.replace("=", " ") for word in one if word not in shared) or "less" for one in words]
 
 
 def began(run: Evidence) -> str:
@@ -98,7 +57,7 @@ def cautions(runs: Sequence[Evidence]) -> Iterator[str]:
             yield f"The bench measured {both} by different protocols, so their figures are not defined alike."
         if not {*runs[0].cells} & {*run.cells}:
             yield f"{both} have no cell in common, so none of their figures are compared."
-    if len(runs) > 1 and not all(key.comparable(runs[0], run) for run in runs):
+    if not all(key.comparable(runs[0], run) for run in runs):
         yield "What is better or worse may be the effect of what differs."
 
 

@@ -14,11 +14,12 @@ from markupsafe import Markup, escape
 
 from vllm_spark.bench import verdict as verdicts
 from vllm_spark.bench.evidence import Evidence, oldest_first
-from vllm_spark.bench.report import compared, names, plots, table, text, tiles
-from vllm_spark.bench.report.material import Forecast, Material
-from vllm_spark.bench.report.reading import letter
+from vllm_spark.bench.report import compared, facts, names, plots, table, text
+from vllm_spark.bench.report.text import letter
 
 HERE = Path(__file__).parent
+# What a verdict says of the newest run; the page says it of each run.
+GARBAGE = re.compile(rf"; {verdicts.GARBAGE} accepted in [^;.]*")
 UNKNOWN_VERDICT = "No verdict: these figures were not compared with an earlier run, a forecast or expected figures."
 
 
@@ -53,14 +54,12 @@ def page(
     runs: Sequence[Evidence],
     *,
     verdict: str | None = None,
-    forecast: Forecast | None = None,
     expected: Mapping[tuple[str, str], str] | None = None,
 ) -> str:
     """Return the report of one or more runs as HTML; the oldest run is A. `verdict` is one sentence.
 
     `expected` has the forecast of a figure in words, by cell and metric."""
     runs = oldest_first(runs)
-    drawn = [(plot, made) for plot in plots.registered() if (made := plot.draw(Material(tuple(runs), forecast)))]
     style = (HERE / "style.css").read_text(encoding="utf-8")
     columns = table.columns(runs)
     metrics = [metric for metric, _, _ in columns.shown]
@@ -75,20 +74,21 @@ def page(
             title=_title(runs),
             verdict=_sentence(verdict, cells, runs) if verdict else _without_verdict(runs, summaries),
             judged=bool(verdict),
-            tiles=tiles.tiles(runs, found, expected or {}),
+            tiles=compared.tiles(runs, found, expected or {}),
             letters=[letter(index) for index in range(len(runs))],
             runs=[_summary(*each) for each in zip(runs, names.of_runs(runs), strict=True)],
-            differences=names.differences(runs),
+            differences=facts.differences(runs),
             cautions=[*names.cautions(runs)],
             summaries=summaries,
             lines=lines,
-            facts=table.facts(runs),
+            starts=facts.starts(runs),
+            subject=facts.subject(runs),
             columns=columns,
-            rows=[(row, compared.ratios(found, row.id, metrics)) for row in rows],
+            rows=rows,
             cells=cells,
             warnings=table.warnings(runs),
             left_out=len({cell["cell"]["id"] for run in runs for cell in run.cells.values()}) - len(rows),
-            plots=drawn,
+            plots=plots.drawn(runs),
             style=Markup(style),  # noqa: S704  the file beside this one
             policy=Markup(policy(style)),  # noqa: S704  base64 and constant words
         )
@@ -103,17 +103,19 @@ def _sentence(verdict: str, cells: Mapping[str, str], runs: Sequence[Evidence]) 
         verdict = verdict.replace(metric, metric.replace("_", " "))
     if len(runs) == 2:  # noqa: PLR2004  with more runs it is not clear which one is the other one
         verdict = verdict.replace("the other run", letter(0))
-    return " ".join([_capital(text.plain(verdict)), *_garbage(runs, len(runs) - 1)])
+    if len(runs) > 1:
+        verdict = GARBAGE.sub("", verdict)
+    return " ".join([_capital(text.plain(verdict)), *(_garbage(runs) if len(runs) > 1 else [])])
 
 
 def _without_verdict(runs: Sequence[Evidence], summaries: Sequence[str]) -> str:
     """Return what is known without a verdict: the comparisons, and accepted garbage."""
-    return " ".join([*(summaries or [UNKNOWN_VERDICT]), *_garbage(runs, len(runs))])
+    return " ".join([*(summaries or [UNKNOWN_VERDICT]), *_garbage(runs)])
 
 
-def _garbage(runs: Sequence[Evidence], first: int) -> list[str]:
-    """Return a sentence on the first runs whose garbage was accepted, if any. The verdict has that of the newest."""
-    found = [(letter(n), cells) for n, run in enumerate(runs[:first]) if (cells := verdicts.accepted(run))]
+def _garbage(runs: Sequence[Evidence]) -> list[str]:
+    """Return a sentence on the runs whose garbage was accepted, if any."""
+    found = [(letter(n), cells) for n, run in enumerate(runs) if (cells := verdicts.accepted(run))]
     told = ", ".join(f"{cells} of {name}" if len(runs) > 1 else cells for name, cells in found)
     return [f"Garbage accepted in {told}."] if told else []
 

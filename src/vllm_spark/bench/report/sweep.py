@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from string import ascii_lowercase
 
 from markupsafe import Markup
 
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, names, panel, text
-from vllm_spark.bench.report.material import Drawn
+from vllm_spark.bench.report import names, panel, svg, text
 from vllm_spark.bench.report.panel import Panel, Point, Series
-from vllm_spark.bench.report.reading import figure, is_number, letter
 from vllm_spark.bench.report.scale import Axis
+from vllm_spark.bench.report.text import figure, is_number, letter
 from vllm_spark.node.bench.records import Cell, CellRecord
 
 # Dimensions of a cell by which a group is named, in the order of its name.
@@ -28,6 +26,17 @@ DIMENSIONS: Mapping[str, Callable[[Cell], str]] = {
     "server": lambda cell: text.settings(cell["server"]),
 }
 Group = tuple[str, ...]
+# Swatch, letter of the run or nothing, and words.
+Legend = tuple[tuple[Markup, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drawn plot: (title, svg) of each panel, and a legend. A note ends the caption."""
+
+    panels: tuple[tuple[str, Markup], ...]
+    legend: Legend = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +48,39 @@ class Line:
     points: tuple[Point, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A panel to be made of the lines of one metric. `title` is the metric's name where a plot has several."""
+
+    title: str
+    y_label: str
+    lines: Sequence[Line]
+
+
 def lines(
     runs: Sequence[Evidence],
-    metric: str | Callable[[Cell], str],
+    metric: Callable[[Cell], str],
     x: Callable[[Cell], float | None],
-    ignored: Iterable[str],
-    *,
+    ignored: str,
     unit: float = 1.0,
 ) -> list[Line]:
-    """Return a line for each run and each group of cells that are alike except in x and in the ignored dimensions.
+    """Return a line for each run and each group of cells that are alike except in x and in the ignored dimension.
 
-    `metric` may depend on the cell. `unit` divides the values. Groups with fewer than two places on the axis in every
-    run are left out."""
-    left_out = {*ignored}
+    `unit` divides the values. Groups with fewer than two places on the axis in every run are left out."""
     found: dict[tuple[int, Group], list[Point]] = {}
     for index, run in enumerate(runs):
         for record in run.cells.values():
             place = x(record["cell"])
-            of_cell = metric if isinstance(metric, str) else metric(record["cell"])
-            if place is None or not (known := _point(record, of_cell, place, unit)):
+            if place is None or not (known := _point(record, metric(record["cell"]), place, unit)):
                 continue
-            group = tuple("" if name in left_out else words(record["cell"]) for name, words in DIMENSIONS.items())
+            group = tuple("" if name == ignored else words(record["cell"]) for name, words in DIMENSIONS.items())
             found.setdefault((index, group), []).append(known)
     sweeps = {group for (_, group), points in found.items() if len({point.x for point in points}) > 1}
-    return [Line(index, group, _merged(points)) for (index, group), points in found.items() if group in sweeps]
+    return [Line(index, group, merged(points)) for (index, group), points in found.items() if group in sweeps]
 
 
-def _merged(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Return one point per place on the axis, in order: the median of the cells there, and their extremes."""
+def merged(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Return one point per place on the axis, in order: the median of those there, and their extremes."""
     places: dict[float, list[Point]] = {}
     for point in points:
         places.setdefault(point.x, []).append(point)
@@ -90,28 +104,12 @@ def _point(record: CellRecord, metric: str, x: float, unit: float) -> Point | No
     return Point(x, known["median"] / unit, min(values) / unit, max(values) / unit, title)
 
 
-def group_names(groups: Iterable[Group]) -> dict[Group, str]:
-    """Return the name of each group: the words in which the groups differ, or all words of a single group."""
-    known = list(dict.fromkeys(groups))
-    differing = [n for n, words in enumerate(zip(*known, strict=True)) if len(known) == 1 or len({*words}) > 1]
-    return {group: ", ".join(group[n] for n in differing if group[n]) or "all cells" for group in known}
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A panel to be made of the lines of one metric. `title` is the metric's name where a plot has several."""
-
-    title: str
-    y_label: str
-    lines: Sequence[Line]
-
-
 def panels(
     views: Sequence[View],
     runs: Sequence[Evidence],
     x_label: str,
     x: Callable[[list[float]], Axis],
-    y: Callable[..., Axis],
+    y: Callable[[list[float]], Axis],
 ) -> Drawn | None:
     """Return the panels of a plot, or None without lines. Panels with the same vertical label share their axis.
 
@@ -119,51 +117,51 @@ def panels(
     every = [line for view in views for line in view.lines]
     if not every:
         return None
-    by_group = len({line.run for line in every}) == 1 and len({line.group for line in every}) <= marks.COUNT
-    named = group_names(line.group for line in every)
-    index = {group: n for n, group in enumerate(named)}
+    named = _group_names(line.group for line in every)
+    by_group = len({line.run for line in every}) == 1 and len(named) <= svg.SHAPE_COUNT
     x_axis = x([point.x for line in every for point in line.points])
-    made = []
-    for view in views:
-        if not view.lines:
-            continue
-        same = [line for other in views if other.y_label == view.y_label for line in other.lines]
-        y_axis = y([value for line in same for point in line.points for value in (point.low, point.high)])
-        for group in [None] if by_group else named:
-            chosen = [line for line in view.lines if group in (None, line.group)]
-            series = tuple(_series(line, index[line.group], by_group) for line in chosen)
-            title = " · ".join(
-                word for word in (view.title, "" if group is None or len(named) == 1 else named[group]) if word
-            )
-            if series:
-                made.append(Panel(title, x_label, view.y_label, x_axis, y_axis, series))
-    legend = _legend(every, named, by_group, runs)
+    made = [
+        Panel(title, x_label, view.y_label, x_axis, _shared(view, views, y), series)
+        for view in views
+        for title, series in _series(view, named, by_group)
+    ]
+    legend = group_legend(named.values()) if by_group else run_legend(runs, {line.run for line in every})
     note = f"Cells: {next(iter(named.values()))}." if len(named) == 1 else ""
     return Drawn(tuple((each.title, panel.draw(each)) for each in made), legend, note)
 
 
-def _series(line: Line, index: int, by_group: bool) -> Series:
-    return (
-        Series(index, ascii_lowercase[index], line.points)
-        if by_group
-        else Series(line.run, letter(line.run), line.points)
-    )
+def _group_names(groups: Iterable[Group]) -> dict[Group, str]:
+    """Return the name of each group: the words in which the groups differ, or all words of a single group."""
+    known = list(dict.fromkeys(groups))
+    differing = [n for n, words in enumerate(zip(*known, strict=True)) if len(known) == 1 or len({*words}) > 1]
+    return {group: ", ".join(group[n] for n in differing if group[n]) or "all cells" for group in known}
 
 
-def _legend(
-    every: Sequence[Line], named: Mapping[Group, str], by_group: bool, runs: Sequence[Evidence]
-) -> tuple[tuple[Markup, str, str], ...]:
+def _shared(view: View, views: Sequence[View], y: Callable[[list[float]], Axis]) -> Axis:
+    same = [line for other in views if other.y_label == view.y_label for line in other.lines]
+    return y([value for line in same for point in line.points for value in (point.low, point.high)])
+
+
+def _series(view: View, named: Mapping[Group, str], by_group: bool) -> Iterator[tuple[str, tuple[Series, ...]]]:
+    """Yield title and series of each panel of a view."""
     if by_group:
-        shown = enumerate(named.values()) if len(named) > 1 else ()
-        return tuple((marks.swatch(n), ascii_lowercase[n], name) for n, name in shown)
-    return run_legend(runs, {line.run for line in every})
+        if view.lines:
+            places = {group: n for n, group in enumerate(named)}
+            yield view.title, tuple(Series(places[one.group], named[one.group], one.points) for one in view.lines)
+        return
+    for group, name in named.items():
+        series = tuple(Series(one.run, letter(one.run), one.points) for one in view.lines if one.group == group)
+        if series:
+            yield " · ".join(word for word in (view.title, name if len(named) > 1 else "") if word), series
 
 
-def run_legend(
-    runs: Sequence[Evidence], shown: Iterable[int], sample: Callable[[int], Markup] = marks.swatch
-) -> tuple[tuple[Markup, str, str], ...]:
+def group_legend(groups: Iterable[str]) -> Legend:
+    """Return the legend of a plot whose series are groups of cells. A single group needs none."""
+    known = [*groups]
+    return tuple((svg.swatch(n), "", name) for n, name in enumerate(known)) if len(known) > 1 else ()
+
+
+def run_legend(runs: Sequence[Evidence], shown: Iterable[int]) -> Legend:
     """Return the legend of a plot whose series are runs. A single run needs none."""
-    if len(runs) == 1:
-        return ()
     named = names.of_runs(runs)
-    return tuple((sample(n), letter(n), named[n]) for n in sorted(shown))
+    return tuple((svg.swatch(n), letter(n), named[n]) for n in sorted(shown)) if len(runs) > 1 else ()

@@ -1,16 +1,16 @@
-"""The tables of the report: what was measured, and the cells with every figure."""
+"""The table of the cells with every figure, and the warnings."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_spark.bench import compare
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import text
-from vllm_spark.bench.report.reading import figure, is_number, letter
+from vllm_spark.bench.report.text import figure, is_number, letter
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.records import UNITS, CellRecord
 
@@ -18,6 +18,7 @@ from vllm_spark.node.bench.records import UNITS, CellRecord
 COLUMNS = {
     "decode": "decode",
     "total": "all streams",
+    "queue": "with prompts",
     "step": "step",
     "tokens_per_step": "tokens per step",
     "acceptance": "accepted",
@@ -33,16 +34,10 @@ COLUMNS = {
 }
 # Columns that differ from another one by less than this share say the same.
 ALIKE = 0.02
-# More cells would make the page too large with every value of every run.
-MAX_VALUES = 150
-# Results in the table. A soak of hours has more; a row per few minutes shows its course.
-MAX_RESULTS = 200
-# Values of a cell that are listed.
-MAX_LISTED = 20
-# Cells that a warning names by their number.
-MAX_NAMED = 8
-# Rows at most, if most cells have faults.
-MAX_ROWS = 250
+# Results with every value, results of a soak, and rows if most cells have faults: more would make the page too large.
+MAX_VALUES, MAX_RESULTS, MAX_ROWS = 150, 200, 250
+# Values of a cell that are listed, and cells that a warning names by their number.
+MAX_LISTED, MAX_NAMED = 20, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +77,6 @@ class Columns:
     folded: Mapping[str, str]
 
 
-def head(metric: str) -> str:
-    """Return the name of a metric for people."""
-    return COLUMNS.get(metric, metric.replace("_", " "))
-
-
 def unit(metric: str) -> str:
     """Return the unit of a metric as the report shows it."""
     return "%" if UNITS[metric] == "1" else UNITS[metric]
@@ -99,20 +89,16 @@ def number(value: float, metric: str) -> str:
 
 def columns(runs: Sequence[Evidence]) -> Columns:
     """Return the columns that have a figure, without those that are equal to an earlier one in every cell."""
-    found: dict[str, dict[tuple[int, str], float]] = {}
-    for index, run in enumerate(runs):
-        for id_, cell in run.cells.items():
-            for metric in COLUMNS:
-                if known := figure(cell, metric):
-                    found.setdefault(metric, {})[index, id_] = known["median"]
+    cells = {(n, id_): cell for n, run in enumerate(runs) for id_, cell in run.cells.items()}
+    shown: dict[str, dict[tuple[int, str], float]] = {}
     folded: dict[str, str] = {}
-    shown: list[str] = []
-    for metric in filter(found.__contains__, COLUMNS):
-        equal = next((one for one in shown if UNITS[one] == UNITS[metric] and _alike(found[one], found[metric])), None)
-        if equal:
-            folded[COLUMNS[metric]] = COLUMNS[equal]
-        else:
-            shown.append(metric)
+    for metric, head in COLUMNS.items():
+        found = {at: known["median"] for at, cell in cells.items() if (known := figure(cell, metric))}
+        equal = [one for one in shown if UNITS[one] == UNITS[metric] and _alike(shown[one], found)]
+        if found and equal:
+            folded[head] = COLUMNS[equal[0]]
+        elif found:
+            shown[metric] = found
     return Columns(tuple((metric, COLUMNS[metric], unit(metric)) for metric in shown), folded)
 
 
@@ -122,23 +108,7 @@ def _alike(one: Mapping[tuple[int, str], float], other: Mapping[tuple[int, str],
 
 def numbers(runs: Sequence[Evidence]) -> dict[str, int]:
     """Return the number of each cell by its id, in the order of the first run that has it."""
-    ids = dict.fromkeys(cell["cell"]["id"] for run in runs for cell in run.cells.values())
-    return {id_: number for number, id_ in enumerate(ids, 1)}
-
-
-def rows(runs: Sequence[Evidence], metrics: Sequence[str]) -> list[Row]:
-    """Return a row per cell, in the order of their numbers."""
-    by_run = [{cell["cell"]["id"]: cell for cell in run.cells.values()} for run in runs]
-    every = sum(map(len, by_run)) <= MAX_VALUES
-    all_rows = [
-        Row(
-            number,
-            id_,
-            tuple(_result(n, cells[id_], metrics, every) for n, cells in enumerate(by_run) if id_ in cells),
-        )
-        for id_, number in numbers(runs).items()
-    ]
-    return _thinned(all_rows)
+    return {id_: number for number, id_ in enumerate(dict.fromkeys(id_ for run in runs for id_ in run.cells), 1)}
 
 
 def kind(id_: str) -> str:
@@ -146,23 +116,25 @@ def kind(id_: str) -> str:
     return re.sub(r" #\d+$", "", id_)
 
 
-def _thinned(all_rows: list[Row]) -> list[Row]:
-    """Return all rows, or of a long soak those with a fault and every n-th repetition of each cell."""
-    every = -(-sum(len(row.results) for row in all_rows) // MAX_RESULTS) or 1
-    seen: Counter[str] = Counter()
-    kept = []
-    for row in all_rows:
-        if seen[kind(row.id)] % every == 0 or any(result.faults for result in row.results):
-            kept.append(row)
-        seen[kind(row.id)] += 1
+def rows(runs: Sequence[Evidence], metrics: Sequence[str]) -> list[Row]:
+    """Return a row per cell, in the order of their numbers. Of a long soak only every n-th repetition of each cell has
+    one, and those with a fault: they show its course."""
+    results = sum(len(run.cells) for run in runs)
+    every, seen, kept = -(-results // MAX_RESULTS) or 1, Counter[str](), []
+    for id_, number in numbers(runs).items():
+        found = [(n, run.cells[id_]) for n, run in enumerate(runs) if id_ in run.cells]
+        if seen[kind(id_)] % every == 0 or any(cell["faults"] for _, cell in found):
+            made = (_result(letter(n), cell, metrics, results <= MAX_VALUES) for n, cell in found)
+            kept.append(Row(number, id_, tuple(made)))
+        seen[kind(id_)] += 1
     return kept[:MAX_ROWS]
 
 
-def _result(index: int, cell: CellRecord, metrics: Iterable[str], every: bool) -> Result:
+def _result(name: str, cell: CellRecord, metrics: Iterable[str], every: bool) -> Result:
     measured = cell["state"] == "measured"
     values = tuple(_value(cell, metric, every) for metric in metrics) if measured else ()
     faults = tuple(f"{text.plain(fault['id'])}: {text.plain(fault['what'])}" for fault in cell["faults"])
-    return Result(letter(index), cell["state"], cell["runs"], values, faults)
+    return Result(name, cell["state"], cell["runs"], values, faults)
 
 
 def _value(cell: CellRecord, metric: str, every: bool) -> Value | None:
@@ -177,86 +149,29 @@ def _value(cell: CellRecord, metric: str, every: bool) -> Value | None:
         below = f"{below} too noisy, {spread}".strip()
     elif len(values) < 2:  # noqa: PLR2004  a single value is the median
         below = "" if every else spread
-    leads = metric in leading_metrics(cell["cell"]) and not noisy
-    return Value(number(known["median"], metric), below, leads)
+    return Value(number(known["median"], metric), below, metric in leading_metrics(cell["cell"]) and not noisy)
 
 
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """A fault of measured cells, told once: where it is, and what it says in the first of them.
-
-    `varies`: it says something else in another one."""
-
-    id: str
-    where: str
-    what: str
-    varies: bool
-
-
-def warnings(runs: Sequence[Evidence]) -> list[Warned]:
-    """Return each warning of measured cells once, with its count."""
-    found: dict[str, dict[int, dict[str, str]]] = {}
+def warnings(runs: Sequence[Evidence]) -> list[tuple[str, str, str]]:
+    """Return each fault of measured cells once: its name, the cells that have it, and what it says of the first."""
+    order, said = numbers(runs), dict[str, list[str]]()
+    where: dict[str, dict[int, list[int]]] = {}
     for index, run in enumerate(runs):
         for id_, cell in run.cells.items():
             for fault in cell["faults"] if cell["state"] == "measured" else ():
-                found.setdefault(fault["id"], {}).setdefault(index, {})[id_] = fault["what"]
-    return [_warned(fault, by_run, runs) for fault, by_run in found.items()]
+                where.setdefault(fault["id"], {}).setdefault(index, []).append(order[id_])
+                said.setdefault(fault["id"], []).append(fault["what"])
+    return [
+        (
+            text.plain(fault),
+            "; ".join(_where(index, cells, runs) for index, cells in where[fault].items()),
+            ("for example " if len({*whats}) > 1 else "") + text.plain(whats[0]),
+        )
+        for fault, whats in said.items()
+    ]
 
 
-def _warned(fault: str, by_run: Mapping[int, Mapping[str, str]], runs: Sequence[Evidence]) -> Warned:
-    order = numbers(runs)
-    said = list(dict.fromkeys(what for cells in by_run.values() for what in cells.values()))
-    where = _where(runs, {index: [order[id_] for id_ in cells] for index, cells in by_run.items()})
-    return Warned(text.plain(fault), where, text.plain(said[0]), len(said) > 1)
-
-
-def _where(runs: Sequence[Evidence], cells: Mapping[int, Sequence[int]]) -> str:
-    """Return the number of cells of each run that have a fault; runs with the same cells are told together."""
-    told: dict[str, list[str]] = {}
-    for index, numbers_ in cells.items():
-        measured = sum(cell["state"] == "measured" for cell in runs[index].cells.values())
-        named = f" ({', '.join(map(str, numbers_))})" if len(numbers_) <= MAX_NAMED else ""
-        words = f"all {measured} cells" if len(numbers_) == measured else f"{len(numbers_)} of {measured} cells{named}"
-        told.setdefault(words, []).append(letter(index))
-    of_runs = len(runs) > 1
-    return "; ".join(f"{words} of {' and of '.join(letters)}" if of_runs else words for words, letters in told.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A row of the table of what was measured. It has one value if that is the same in all runs."""
-
-    name: str
-    values: tuple[str, ...]
-
-
-def facts(runs: Sequence[Evidence]) -> list[Fact]:
-    """Return the facts of the runs, those that differ first. One that is unknown in every run is left out."""
-    found = [_facts(run) for run in runs]
-    names = dict.fromkeys(name for facts_ in found for name in facts_)
-    all_ = [Fact(text.plain(n), _folded([text.plain(facts_.get(n) or "unknown") for facts_ in found])) for n in names]
-    return sorted((fact for fact in all_ if fact.values != ("unknown",)), key=lambda fact: len(fact.values) == 1)
-
-
-def _folded(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(values) if len({*values}) > 1 else tuple(values[:1])
-
-
-def _facts(run: Evidence) -> dict[str, str]:
-    record = run.run
-    return dict(_told(run)) | {
-        f"{name.replace('_', ' ')}, {host}": value
-        for host, known in record["host"].items()
-        for name, value in known.items()
-    }
-
-
-def _told(run: Evidence) -> Iterator[tuple[str, str]]:
-    record = run.run
-    yield "run", record["id"]
-    yield "started", record["started"]
-    yield "duration", text.duration(run.seconds)
-    yield "end", "complete" if run.end else "interrupted: no record of an end"
-    yield "profile", str(record["profile"].get("name", ""))
-    for part in (record["subject"], record["key"]):
-        yield from ((name.replace("_", " "), str(value)) for name, value in part.items())
+def _where(index: int, cells: Sequence[int], runs: Sequence[Evidence]) -> str:
+    measured = sum(cell["state"] == "measured" for cell in runs[index].cells.values())
+    named = f" ({', '.join(map(str, cells))})" if len(cells) <= MAX_NAMED else ""
+    return f"{len(cells)} of {measured} cells{f' of {letter(index)}' if len(runs) > 1 else ''}{named}"

@@ -1,10 +1,14 @@
-"""Numbers and untrusted words as text of the report."""
+"""Numbers and untrusted words as text of the report, and how it reads figures that are numbers."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections.abc import Mapping
+from string import ascii_uppercase
+from typing import TypeGuard
+
+from vllm_spark.node.bench.records import CellRecord, Figure
 
 KI = 1024
 MOST_DECIMALS = 6
@@ -59,3 +63,19 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"  # noqa: PLR2004
+
+
+def letter(index: int) -> str:
+    """Return the letter of a run in the report: A for the first."""
+    return ascii_uppercase[index]
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return True for a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def figure(cell: CellRecord, metric: str) -> Figure | None:
+    """Return a figure of a measured cell that has a number as its median."""
+    found = cell["figures"].get(metric) if cell["state"] == "measured" else None
+    return found if found and is_number(found["median"]) else None

@@ -6,12 +6,8 @@ import argparse
 from pathlib import Path
 
 from vllm_spark.bench import evidence, verdict
-from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.report import marks, page
-from vllm_spark.bench.report.material import Forecast
+from vllm_spark.bench.report import page, svg
 from vllm_spark.core.refusal import register
-from vllm_spark.sizing import forecast
-from vllm_spark.sizing.forecast import ForecastRequest
 
 TOO_MANY = register("evidence-too-many", runbook="evidence-broken")
 TWICE = register("evidence-twice", runbook="evidence-broken")
@@ -25,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and print its path. Raises RefusedError if a file is not evidence, or there are too many."""
-    if len(args.files) > marks.COUNT:
+    if len(args.files) > svg.SHAPE_COUNT:
         raise TOO_MANY.error(
             what=f"{len(args.files)} evidence files",
-            expected=f"{marks.COUNT} or fewer, which a reader can distinguish without colour",
+            expected=f"{svg.SHAPE_COUNT} or fewer, which a reader can distinguish without colour",
             fix="name fewer files.",
         )
     runs = evidence.oldest_first(evidence.read(path) for path in args.files)
@@ -44,25 +40,11 @@ def run(args: argparse.Namespace) -> int:
     judged = verdict.verdict(newest, [run for run in history if {*run.cells} & {*newest.cells}])
     # Runs of several profiles are parts of one picture: the last one alone has no verdict on it.
     one_profile = len({run.run["profile"].get("name") for run in runs}) == 1
-    expected = {(row.cell, row.metric): row.note for row in judged.forecast if row.note.startswith("forecast")}
+    expected = {
+        (row.cell, row.metric): row.note for row in judged.others["forecast"] if row.note.startswith("forecast")
+    }
     output: Path = args.output or args.files[0].with_suffix(".html")
-    html = page.page(
-        runs, verdict=judged.sentence if one_profile else None, forecast=_forecast(newest), expected=expected
-    )
+    html = page.page(runs, verdict=judged.sentence if one_profile else None, expected=expected)
     output.write_text(html, encoding="utf-8")
     print(output)
     return 0
-
-
-def _forecast(run: Evidence) -> Forecast | None:
-    """Return the forecast's terms beside the first cell of one stream without depth; None without such a cell."""
-    recipe = verdict.recipe_of(run)
-    predicted = forecast.predicted(recipe.document, ForecastRequest()) if recipe else None
-    cells = [
-        cell["cell"]["id"]
-        for cell in run.cells.values()
-        if "step" in cell["figures"] and cell["cell"]["streams"] == 1 and not cell["cell"]["depth"]
-    ]
-    if predicted is None or not cells:
-        return None
-    return Forecast(cells[0], {cause: 1000 * seconds for cause, seconds in predicted.slow.step.seconds.items()})

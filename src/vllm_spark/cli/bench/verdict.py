@@ -35,14 +35,12 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(judged.to_json(), indent=2, ensure_ascii=False))
         return status.of(judged.state)
     print(judged.sentence)
-    if judged.changed:
-        print(f"changed: {', '.join(judged.changed)}")
-    runs = "1 earlier run" if judged.earlier == 1 else f"{judged.earlier} earlier runs"
-    table.show(f"against {runs}, the last {judged.baseline}", table.shown(judged.before, args), "before", "now")
-    table.show("against the field reports", judged.reported, "reported", "now")
-    table.show("against the forecast", judged.forecast, "forecast", "now")
-    table.show("against the recipe's expected figures", judged.expected, "expected", "now")
-    table.show("against the recipe's evidence", judged.evidence, "evidence", "now")
-    for line in [*(f"{cell}: {why}" for cell, why in judged.causes.items()), *judged.notes]:
+    if judged.compared.changed:
+        print(f"changed: {', '.join(judged.compared.changed)}")
+    runs = "1 earlier run" if len(judged.history) == 1 else f"{len(judged.history)} earlier runs"
+    table.show(f"against {runs}, the last {judged.baseline}", table.shown(judged.compared.rows, args), "before", "now")
+    for name, rows in judged.others.items():
+        table.show(f"against {verdict.REFERENCES[name][0]}", rows, name, "now")
+    for line in [*(f"{cell}: {why}" for cell, why in judged.compared.causes.items()), *judged.notes]:
         print(line)
     return status.of(judged.state)

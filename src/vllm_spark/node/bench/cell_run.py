@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vllm_spark.node.bench import counters, faults, figures, repeat
-from vllm_spark.node.bench.leading import leading_metrics
+from vllm_spark.node.bench.answer_faults import TEMPLATE_TOKENS
+from vllm_spark.node.bench.leading import PROMPT_OUTPUT, leading_metrics
 from vllm_spark.node.bench.observation import Answer, Observation
 from vllm_spark.node.bench.records import Cell, Fault, Figure, Sample
 from vllm_spark.node.bench.repeat import Rules
@@ -19,6 +21,8 @@ from vllm_spark.node.bench.trace import Trace
 
 # Output tokens of a warm-up: enough for the drafter and the sampler to compile.
 WARM_UP_TOKENS = 16
+# Streams that are not together for ENOUGH_S get answers of LONGER_S: a warm-up may be half as fast as a run.
+ENOUGH_S, LONGER_S = 1.25 * figures.MIN_WINDOW_S, 2 * figures.MIN_WINDOW_S
 # Statuses whose Retry-After is waited for, once a cell: too many requests, and a server that is not ready yet.
 RETRIED = ("status-429", "status-503")
 MOST_RETRY_S = 300.0
@@ -84,16 +88,16 @@ class CellRun:
         """Return the result. A server that refuses, dies or stalls makes a failed cell with the reason."""
         result = Result()
         earlier = self.server.settled({}, 0)
+        output = self.cell["output"]
         for number in range(self.rules.warm_up):
             warm, _ = self._send(-1 - number, min(WARM_UP_TOKENS, self.cell["output"]))
             if errors := _errors([one.trace for one in warm]):
                 return Result("failed", faults=errors)
             self.server.learn(len(warm[0].text), warm[0].trace.prompt)
+            output = self._output([one.trace for one in warm])
         values: dict[str, list[Any]] = {}
         first = self.server.settled(earlier, self.rules.warm_up * self.cell["streams"])
-        seen = Observation(
-            first, first, 0, self.cell["streams"], self.cell["output"], gpus=self.around.gpus, waited=self.waited
-        )
+        seen = Observation(first, first, 0, self.cell["streams"], output, gpus=self.around.gpus, waited=self.waited)
         while not repeat.enough(self.rules, result.runs, list(self._leading(values).values()), self.comparisons):
             before = seen.after
             traces = self._observe(result.runs, seen)
@@ -115,9 +119,20 @@ class CellRun:
         }
         return result
 
+    def _output(self, warm: Sequence[Trace]) -> int:
+        """Return the tokens of each answer: those of the cell, or as many as several streams of a fast server need for
+        a steady window."""
+        own, spans = self.cell["output"], [figures.span(trace.arrivals) for trace in warm]
+        fastest = max((one.rate for one in spans if one), default=0.0)
+        if len(warm) == 1 or own <= PROMPT_OUTPUT or own >= ENOUGH_S * fastest:
+            return own
+        wanted, limit = math.ceil(LONGER_S * fastest), self.server.max_model_len
+        room = wanted if limit is None else limit - self.cell["depth"] - self.cell["prompt"] - TEMPLATE_TOKENS
+        return max(own, min(wanted, room))
+
     def _observe(self, run: int, seen: Observation) -> list[Trace]:
         with CounterReader(self.server) as reader:
-            sent, refused = self._send(run, self.cell["output"])
+            sent, refused = self._send(run, seen.output)
         traces = [one.trace for one in sent]
         answered = [one for one in (*refused, *sent) if not one.trace.error]
         seen.after = self.server.settled(seen.after, len(answered))
@@ -163,6 +178,7 @@ class CellRun:
             trace.cached,
             self.server.count_tokens(sent.text),
             trace.token_chunks,
+            trace.unseen,
             trace.estimated,
         )
 

@@ -11,6 +11,14 @@ from vllm_spark.node.bench.reader import Event, quote
 
 Kind = TypeVar("Kind")
 ERROR = b"error"
+MESSAGE = (b"", b"message")
+# Finish reasons of an answer that is not whole: vLLM's FinishReason, SGLang's FINISH_ABORT, OpenAI's API, DeepSeek's.
+FAULTS = ("error", "abort", "aborted", "content_filter", "insufficient_system_resource")
+# Members of a delta with reasoning, and those without a token.
+REASONING = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks")
+NO_TOKEN = frozenset({"role", "id", "name", "type", "format", "signature", "channel", "recipient", "model"})
+# Members of a part that hold its text, which may be parts again.
+OF_PART = ("text", "thinking", "summary")
 # Chunks that arrive within this time are one arrival: a gateway or a step of the engine sent them together.
 TOGETHER_S = 0.001
 
@@ -24,6 +32,8 @@ class Chunk:
     content: str
     ids: tuple[int, ...] | None
     finish: str = ""
+    # The error that ended the answer; empty without one.
+    fault: str = ""
 
     @property
     def has_token(self) -> bool:
@@ -46,6 +56,7 @@ class Usage:
     prompt: int | None
     completion: int | None
     cached: int | None
+    reasoning: int | None
 
 
 class ErrorEventError(Exception):
@@ -72,14 +83,23 @@ def documents(event: Event) -> list[dict[str, Any]]:
     try:
         document = json.loads(event.data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
+        if event.name not in MESSAGE:  # WHATWG, 9.2.6: an event of another type is no message
+            return []
         raise ErrorEventError(f"an event is not JSON: {quote(event.data)}") from None
     listed = document if isinstance(document, list) else [document]
     for one in listed:
         if not isinstance(one, dict):
             raise ErrorEventError(f"an event is no object: {quote(event.data)}")
-        if one.get("error"):
+        if _is_error(one):
             raise ErrorEventError(quote(event.data))
     return listed
+
+
+def _is_error(document: dict[str, Any]) -> bool:
+    """Return True for an object that is an error: OpenAI's and TGI's `error`, `object: error` of Mistral, TensorRT-LLM
+    and vLLM before 0.11, `type: error` of Anthropic, and FastAPI's `detail`."""
+    named = "error" in (document.get("object"), document.get("type")) or bool(document.get("error"))
+    return named or ("choices" not in document and bool(document.get("detail")))
 
 
 def of(document: dict[str, Any], at: float) -> Iterator[Chunk]:
@@ -87,12 +107,16 @@ def of(document: dict[str, Any], at: float) -> Iterator[Chunk]:
     for choice in _as(list, document, "choices") or ():
         if not isinstance(choice, dict):
             raise ErrorEventError(f"a choice is no object: {_shown(choice)}")
-        delta = _as(dict, choice, "delta") or {}
+        delta = _as(dict, choice, "delta") or _as(dict, choice, "message") or {}
         ids = _as(list, choice, "token_ids")
-        reasoning = _text(delta, "reasoning") or _text(delta, "reasoning_content")
-        content = _text(delta, "content") + _tool_text(delta)
+        known = ids is not None and all(type(one) is int for one in ids)
+        reasoning = next((text for name in REASONING if (text := _text(delta.get(name)))), "")
+        content = _text(delta.get("content")) + _tool_text(delta)
         finish = choice.get("finish_reason")
-        yield Chunk(at, reasoning, content, None if ids is None else tuple(ids), str(finish) if finish else "")
+        reason = finish.get("type") if isinstance(finish, dict) else finish
+        fault = _shown(choice.get("error") or finish) if choice.get("error") or reason in FAULTS else ""
+        content = content or ("" if reasoning else _other_text(delta))
+        yield Chunk(at, reasoning, content, tuple(ids or ()) if known else None, str(finish) if finish else "", fault)
 
 
 def has_token(event: Event) -> bool:
@@ -104,13 +128,19 @@ def has_token(event: Event) -> bool:
 
 
 def usage(document: dict[str, Any]) -> Usage | None:
-    """Return the usage of an object; None without one."""
-    found = document.get("usage")
-    if not isinstance(found, dict):
+    """Return the usage of an object, or of its choice as Moonshot's API has it; None without one."""
+    choices = document.get("choices")
+    holders = [document, *(choices if isinstance(choices, list) else ())]
+    found = next(
+        (one for each in holders if isinstance(each, dict) and isinstance(one := each.get("usage"), dict)), None
+    )
+    if found is None:
         return None
-    details = found.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(_count(found.get("prompt_tokens")), _count(found.get("completion_tokens")), _count(cached))
+    read, written = (found.get(f"{name}_tokens_details") for name in ("prompt", "completion"))
+    cached = read.get("cached_tokens") if isinstance(read, dict) else None
+    reasoning = written.get("reasoning_tokens") if isinstance(written, dict) else None
+    counts = (found.get("prompt_tokens"), found.get("completion_tokens"), cached, reasoning)
+    return Usage(*map(_count, counts))
 
 
 def _count(value: Any) -> int | None:
@@ -128,19 +158,30 @@ def _as(kind: type[Kind], holder: dict[str, Any], name: str) -> Kind | None:
     raise ErrorEventError(f"{name} is {_shown(value)}")
 
 
-def _text(delta: dict[str, Any], name: str) -> str:
-    """Return a text of a delta, which is a text or a list of parts."""
-    value = delta.get(name)
+def _text(value: Any) -> str:
+    """Return a text, or that of a list of parts, such as Mistral's thinking. Raises ErrorEventError."""
     if isinstance(value, list):
-        return "".join(_as(str, part, "text") or "" for part in value if isinstance(part, dict))
-    return _as(str, delta, name) or ""
+        return "".join(_text(next((part[name] for name in OF_PART if part.get(name)), "")) for part in _objects(value))
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise ErrorEventError(f"a text is {_shown(value)}")
+
+
+def _other_text(delta: dict[str, Any]) -> str:
+    """Return the text of a member without a known name, such as a refusal: it is a token all the same."""
+    others = [value for name, value in delta.items() if name not in NO_TOKEN]
+    return next((value for value in others if isinstance(value, str) and value), "")
 
 
 def _tool_text(delta: dict[str, Any]) -> str:
-    """Return the text of tool calls in a delta: they are part of the answer."""
-    calls = [call for call in _as(list, delta, "tool_calls") or () if isinstance(call, dict)]
-    functions = [_as(dict, call, "function") or {} for call in calls]
-    return "".join(_text(function, "name") + _text(function, "arguments") for function in functions)
+    """Return the text of tool calls in a delta, which are part of the answer. A head with a name alone has no token."""
+    functions = [_as(dict, call, "function") or {} for call in _objects(_as(list, delta, "tool_calls") or ())]
+    functions.append(_as(dict, delta, "function_call") or {})
+    return "".join(_text(one.get("name")) + _text(one["arguments"]) for one in functions if one.get("arguments"))
+
+
+def _objects(values: Sequence[Any]) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _shown(value: Any) -> str:

@@ -22,7 +22,7 @@ from vllm_spark.node.bench.records import Sample
 
 __all__ = ["KINDS", "FaultKind", "answer_faults", "find", "find_of_hosts", "worthless"]
 
-# A GB10 runs at 2400 to 2500 MHz under load, and a cap of 2200 MHz costs 15 to 35 % of the speed.
+# A GB10 runs at 2400 to 2500 MHz under load. docs/runbooks/gpu-clocks.md says what a cap of 2200 MHz costs.
 LEAST_SM_MHZ = 2300.0
 CAPPED_GPU = "GB10"
 # Below this load a low clock means that nothing needs more (preflight's check of the clocks has the same bound).
@@ -87,8 +87,8 @@ def restart(observation: Observation) -> Iterator[str]:
 @kind(
     "clock-cap",
     f"The clock of a GB10 under load was below {LEAST_SM_MHZ:.0f} MHz.",
-    source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); a cap of 2200 MHz costs 15 to "
-    "35 % (MiaAI-Lab/Qwen3.8-Flash-Next-Single-DGX-Spark#38)",
+    source="a healthy run shows about 2500 MHz (djangodevreng/dgx-spark-benchmarks); the check `gpu-clocks-set` has "
+    "what owners measured with a cap",
     of_host=True,
 )
 def clock_cap(observation: Observation) -> Iterator[str]:

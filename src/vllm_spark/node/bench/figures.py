@@ -100,9 +100,13 @@ def of_run(traces: Sequence[Trace], speculation: Speculation | None) -> dict[str
         values["prefill"] = prefill(traces[0])
     else:
         values["total"] = sum(one.rate for one in found) if found else None
+        seconds = max(trace.ended for trace in traces) - min(trace.sent for trace in traces)
+        values["queue"] = sum(trace.tokens for trace in traces) / seconds
     values["decode"] = statistics.mean(one.rate for one in found) if found else None
     if gaps := gaps_ms(traces):
         values["longest_gap"], values["gap_p99"] = max(gaps), percentile(gaps, GAP_PERCENT)
+    if any(trace.hidden for trace in traces):
+        values["first_token"] = values["prefill"] = None
     if speculation:
         values["tokens_per_step"] = speculation.tokens_per_step
         values["acceptance"] = speculation.acceptance

@@ -41,7 +41,7 @@ class Answer:
     """One complete answer. `text` is its reasoning and its content. None: the server did not report the value.
 
     `prompt_counted` are the tokens of the request's text before the chat template: the server's own count, or an
-    estimate. `chunks` are those with a token, and `estimated` says that they are fewer than the tokens.
+    estimate. `chunks` are those with a token, `unseen` the tokens without one, and `estimated` says that they are many.
     """
 
     text: str
@@ -51,6 +51,7 @@ class Answer:
     cached_tokens: int | None = None
     prompt_counted: int | None = None
     chunks: int | None = None
+    unseen: int = 0
     estimated: bool = False
 
     @property

@@ -208,7 +208,8 @@ class _Lines:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(b":")
-        if name == b"data":
+        if name in (b"data", b"error"):  # llama-server of 2024 wrote a field `error`
+            self._name = name if name == b"error" else self._name
             self._data.append(value.removeprefix(b" "))
             self._at = at
         elif name == b"event":

@@ -19,6 +19,7 @@ PROTOCOL = 2
 UNITS = {
     "decode": "tok/s",  # one stream, or the mean of the streams: tokens after the first arrival / time after it
     "total": "tok/s",  # all streams together, in the steady window
+    "queue": "tok/s",  # all streams together, from the first request sent to the last end
     "first_chunk": "ms",  # request sent until the first chunk with `choices`
     "first_token": "ms",  # until the first chunk with a token, content or reasoning
     "first_answer": "ms",  # until the first chunk with content, after the reasoning

@@ -7,11 +7,16 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
+from itertools import pairwise
 
 from vllm_spark.node.bench import chunks
 from vllm_spark.node.bench.chunks import Arrival, Chunk, ErrorEventError
-from vllm_spark.node.bench.reader import Event, Reader, quote
+from vllm_spark.node.bench.reader import DONE, Event, Reader, quote
 from vllm_spark.node.bench.stream import Recording
+
+# The largest share of tokens without a text of their own that is a bound beside the decode: bytes of a character that
+# are held back until it is whole, and `<think>`.
+MOST_UNSEEN = 0.05
 
 
 @dataclass
@@ -29,11 +34,17 @@ class Trace:
     chunks: list[Chunk] = field(default_factory=list)
     prompt: int | None = None
     cached: int | None = None
+    reasoning: int | None = None
     completion: int | None = None
     finish: str = ""
     error: tuple[str, str] | None = None
     retry_s: float | None = None
     lag_ms: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        """True if the answer has come to its end, whatever ends its stream: it has a finish reason and a usage."""
+        return bool(self.finish) and self.completion is not None
 
     @cached_property
     def ids(self) -> list[int] | None:
@@ -49,7 +60,10 @@ class Trace:
 
     @property
     def text(self) -> str:
-        return "".join(chunk.reasoning + chunk.content for chunk in self.chunks)
+        """The text of the answer. Of a server that repeats the text so far in each chunk it is the last one."""
+        texts = [one for chunk in self.chunks if (one := chunk.reasoning + chunk.content)]
+        grows = len(texts) > 2 and all(after.startswith(before) for before, after in pairwise(texts))  # noqa: PLR2004
+        return texts[-1] if grows and len(texts[-1]) > len(texts[0]) else "".join(texts)
 
     @property
     def tokens(self) -> int:
@@ -63,14 +77,24 @@ class Trace:
         return sum(chunk.has_token for chunk in self.chunks)
 
     @property
-    def estimated(self) -> bool:
-        """True without token ids and with fewer chunks than tokens: how many each chunk has is not known.
+    def unseen(self) -> int:
+        """The tokens without a chunk, of a server without token ids.
 
         The token that ends an answer by itself has no text, so one that has `stop` as its reason may lack one chunk.
         """
         if self.ids is not None or self.completion is None:
-            return False
-        return self.completion - self.token_chunks > (self.finish == "stop")
+            return 0
+        return max(0, self.completion - self.token_chunks - (self.finish == "stop"))
+
+    @property
+    def estimated(self) -> bool:
+        """True if so many tokens have no chunk of their own that nobody knows how many each chunk has."""
+        return self.unseen > MOST_UNSEEN * self.tokens
+
+    @property
+    def hidden(self) -> bool:
+        """True if the answer began with reasoning that has no chunk: its first token is not known."""
+        return self.estimated and bool(self.reasoning) and not any(chunk.reasoning for chunk in self.chunks)
 
 
 def read(recording: Recording) -> Trace:
@@ -90,11 +114,15 @@ def _add(trace: Trace, event: Event) -> None:
         for document in chunks.documents(event):
             if usage := chunks.usage(document):
                 trace.prompt, trace.completion, trace.cached = usage.prompt, usage.completion, usage.cached
+                trace.reasoning = usage.reasoning
             for chunk in chunks.of(document, event.at - trace.sent):
                 trace.finish = chunk.finish or trace.finish
                 trace.chunks.append(chunk)
+                if chunk.fault:
+                    trace.error = ("error-event", f"the answer ended with {chunk.fault}")
     except ErrorEventError as error:
-        trace.error = ("error-event", str(error))
+        if not (trace.whole and event.data.strip().upper() == DONE):
+            trace.error = ("error-event", str(error))
 
 
 def _fault(recording: Recording, trace: Trace) -> tuple[str, str] | None:
@@ -106,7 +134,7 @@ def _fault(recording: Recording, trace: Trace) -> tuple[str, str] | None:
         return recording.reason, recording.error
     if missing := _no_stream(reader, trace):
         return "no-stream", missing
-    if reader.end == "done" or (reader.end == "whole" and trace.finish):
+    if reader.end == "done" or (reader.end == "whole" and trace.finish) or (reader.end == "closed" and trace.whole):
         return None
     return "cut", recording.error or f"the stream ended without [DONE] after {len(trace.chunks)} chunks"
 
