@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from loopback import ADDRESS
 from vllm_spark.core import paths
 from vllm_spark.edge import recorder
 from vllm_spark.node import delivery, host_layout
-from vllm_spark.node.troubles import Message
 from waiting import until
 
 CASES = Path(__file__).with_name("alerts.yml").read_text(encoding="utf-8")
@@ -38,13 +36,6 @@ def asked(site: Site, path: str) -> list[dict[str, Any]]:
     answer = site.edge.ask("GET", path)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     return list(json.loads(answer.body)["data"]["result"])
-
-
-def until_some(ask: Callable[[], dict[str, Message] | None]) -> dict[str, Message]:
-    """Return the first answer that has something."""
-    found: dict[str, Message] = {}
-    until(lambda: found.update(ask() or {}) or found)
-    return found
 
 
 def test_everything_is_recorded_through_the_edge_alone(site: Site) -> None:
@@ -132,7 +123,9 @@ def test_a_fault_becomes_an_alert_of_alertmanager_and_ends(site: Site) -> None:
     assert delivery.alerts(f"http://{ADDRESS}:{site.ports['alerts']}") == {}
     site.figures = site.figures.replace("celsius{} 71", "celsius{} 93")
     site.state("serving")
-    hot = until_some(lambda: delivery.alerts(f"http://{ADDRESS}:{site.ports['alerts']}").get("alert SocHot spark1"))
+    alerts = f"http://{ADDRESS}:{site.ports['alerts']}"
+    until(lambda: "alert SocHot spark1" in delivery.alerts(alerts))
+    hot = delivery.alerts(alerts)["alert SocHot spark1"]
     assert hot.what.startswith("the chip of spark1 is hot")
     assert hot.fix == "see docs/runbooks/gpu-clocks.md."
     until(lambda: "GaveUp" not in firing(site))
