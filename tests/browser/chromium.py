@@ -85,8 +85,13 @@ class Chromium:
         return message
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of a JavaScript expression in the page."""
-        result = self.command("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        """Return the value of a JavaScript expression in the page; of the new page, if another is loaded meanwhile."""
+        try:
+            result = self.command("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        except RuntimeError as error:
+            if "navigated" not in str(error):
+                raise
+            return self.evaluate(script)
         if "exceptionDetails" in result:
             raise RuntimeError(str(result["exceptionDetails"]))
         return result["result"].get("value")

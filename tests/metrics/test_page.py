@@ -121,7 +121,8 @@ def test_a_person_with_a_key_sees_the_trouble_first(calm: Site, tmp_path: Path, 
                 "performance.getEntriesByType('resource').some(one => one.name.includes('/watch/day/'))"
             )
         )
-        page.evaluate("document.getElementById('forget').click()")
+        # The click loads the page anew, which would end a script that waits for it.
+        page.evaluate("void setTimeout(() => document.getElementById('forget').click())")
         until(lambda: page.evaluate("sessionStorage.getItem('key')") is None)
 
 
