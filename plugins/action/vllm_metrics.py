@@ -25,13 +25,13 @@ class ActionModule(SparkAction):
                 unit = {"name": name, "enabled": True, "state": "restarted", "daemon_reload": True}
                 self.execute("ansible.builtin.systemd_service", unit, "state")
             return {"changed": True}
-        intent = intent_of(self.host, self.hostvars[self.host])
-        edge, facts = intent.edge if intent else None, self.result(results.FACTS)
-        address, will = inventory_host.address(self.host, self.task_vars), "will be" if self.acts else "would be"
-        if items := metrics.removed(edge, address, facts):
+        intent, facts = intent_of(self.host, self.hostvars[self.host]), self.result(results.FACTS)
+        edge, will = intent.edge if intent else None, "will be" if self.acts else "would be"
+        wanted = metrics.wanted_files(edge, inventory_host.address(self.host, self.task_vars))
+        if items := metrics.removed(wanted, facts):
             self.say(f"the figures of this host {will} recorded no longer: vllm_edge.metrics_server has changed")
             self.execute("vllm_remove", {"items": items}, "removed")
-        files, units = metrics.placed(edge, address, facts)
+        files, units = metrics.placed(wanted, facts)
         if not files:
             return {"changed": bool(items), "lacks": [], "units": []}
         # Files without units have no edge.

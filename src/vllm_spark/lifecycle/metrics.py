@@ -39,10 +39,14 @@ def lacks(run: Sequence[str], facts: Facts) -> list[str]:
     return [name for unit in run if (name := UNITS[unit]) and OF_PACKAGE.format(name) not in facts["files"]]
 
 
-def placed(edge: Edge | None, address: str, facts: Facts) -> tuple[dict[str, Any], list[str]]:
+def wanted_files(edge: Edge | None, address: str) -> list[File]:
+    """Return the files that the host shall have."""
+    return [*recorder.files(edge, address)] if edge else []
+
+
+def placed(wanted: Sequence[File], facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments of the module vllm_files, empty if the host has everything, and the units to start."""
-    wanted, present = [*recorder.files(edge, address)] if edge else [], facts["files"]
-    run = units(wanted)
+    run, present = units(wanted), facts["files"]
     if not wanted or (
         all(enabled(unit) in present for unit in run) and not any(one.differs(present) for one in wanted)
     ):
@@ -52,8 +56,7 @@ def placed(edge: Edge | None, address: str, facts: Facts) -> tuple[dict[str, Any
     return {"folders": folders, "files": [asdict(file) for file in wanted]}, run
 
 
-def removed(edge: Edge | None, address: str, facts: Facts) -> list[dict[str, str]]:
+def removed(wanted: Sequence[File], facts: Facts) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove: what runs here and shall not. The records stay until `remove`."""
-    run = units([*recorder.files(edge, address)] if edge else [])
-    gone = [unit for unit in UNITS if unit not in run and enabled(unit) in facts["files"]]
+    gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in facts["files"]]
     return [{"kind": kind, "name": name} for unit in gone for kind, name in (("unit", unit), ("path", enabled(unit)))]
