@@ -31,6 +31,7 @@ def choose(
     """
     shown = text.one_line(launch.image.replace(UNKNOWN, "$"))
     named, at, digest = launch.image.partition("@")
+    # A name without a tag means `latest`; a name of a local build is looked up, and nothing is pinned to it.
     known_as = KNOWN["names"].get(named.removesuffix(":latest"), named)
     match = REFERENCE.fullmatch(known_as + at + digest)
     needed = [images[flags[flag]] for flag, images in KNOWN["values"].items() if str(flags.get(flag)) in images]

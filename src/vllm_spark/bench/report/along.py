@@ -12,7 +12,7 @@ from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import names, panel, scale, svg, sweep, table, text
 from vllm_spark.bench.report.panel import Panel, Series, thin
 from vllm_spark.bench.report.sweep import Drawn
-from vllm_spark.bench.report.text import figure, is_number, letter
+from vllm_spark.bench.report.text import figure, is_number, letter, letters
 
 # Field of a sample, title, unit, and the value below which a whole run is not worth a panel.
 FIELDS = (
@@ -55,7 +55,7 @@ def decode(runs: Sequence[Evidence]) -> Drawn | None:
         together = {n: samples[0] for n, samples in enumerate(found.values())}
         panels = _panels([_Sampled("Decode", "tok/s", together)], runs, [*named.values()])
         return Drawn(panels, sweep.group_legend(named.values()))
-    panels = _panels([_Sampled(named[cell], "tok/s", one) for cell, one in found.items()], runs, _letters(runs))
+    panels = _panels([_Sampled(named[cell], "tok/s", one) for cell, one in found.items()], runs, letters(len(runs)))
     return Drawn(panels, sweep.run_legend(runs, {n for samples in found.values() for n in samples}))
 
 
@@ -85,11 +85,7 @@ def hosts(runs: Sequence[Evidence]) -> Drawn | None:
     if not sampled:
         return None
     told = _told([words for one in sampled for _, words in one.throttled])
-    return Drawn(_panels(sampled, runs, _letters(runs)), sweep.run_legend(runs, range(len(runs))), told)
-
-
-def _letters(runs: Sequence[Evidence]) -> list[str]:
-    return [letter(n) for n in range(len(runs))] if len(runs) > 1 else [""]
+    return Drawn(_panels(sampled, runs, letters(len(runs))), sweep.run_legend(runs, range(len(runs))), told)
 
 
 def _panels(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vllm_spark.bench.evidence import Evidence
 from vllm_spark.bench.report import names, text
-from vllm_spark.bench.report.text import letter
+from vllm_spark.bench.report.text import letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Facts:
 def differences(runs: Sequence[Evidence]) -> Facts:
     """Return the parts in which the runs differ, the most telling one first."""
     rows = tuple(names.differences(runs))
-    return Facts("differences", "What differs", "A is the oldest run.", ("part", *_letters(runs)), rows)
+    return Facts("differences", "What differs", "A is the oldest run.", ("part", *letters(len(runs), "value")), rows)
 
 
 def starts(runs: Sequence[Evidence]) -> Facts:
     """Return the phases of each start in seconds, and at last the whole of it."""
     columns = {
-        " ".join(filter(None, (kind, letter(n) if len(runs) > 1 else ""))): record["phases"]
-        for n, run in enumerate(runs)
+        f"{kind} {of}".strip(): record["phases"]
+        for of, run in zip(letters(len(runs)), runs, strict=True)
         for record in run.cells.values()
         if record["phases"] and record["state"] == "measured"
         for kind in [text.plain(record["cell"]["server"].get("start", record["cell"]["id"]))]
@@ -56,11 +56,7 @@ def subject(runs: Sequence[Evidence]) -> Facts:
     rows = [(name, values if len({*values}) > 1 else values[:1]) for name, values in folded]
     caption = "Everything on which the figures depend." + (" What differs is first." if len(runs) > 1 else "")
     kept = sorted((row for row in rows if row[1] != ("unknown",)), key=lambda row: len(row[1]) == 1)
-    return Facts("subject", "What was measured", caption, ("fact", *_letters(runs)), tuple(kept))
-
-
-def _letters(runs: Sequence[Evidence]) -> list[str]:
-    return [letter(n) for n in range(len(runs))] if len(runs) > 1 else ["value"]
+    return Facts("subject", "What was measured", caption, ("fact", *letters(len(runs), "value")), tuple(kept))
 
 
 def _told(run: Evidence) -> Iterator[tuple[str, str]]:

@@ -70,6 +70,11 @@ def letter(index: int) -> str:
     return ascii_uppercase[index]
 
 
+def letters(count: int, alone: str = "") -> list[str]:
+    """Return the letters of so many runs; `alone` for a single one, which has no letter."""
+    return [letter(index) for index in range(count)] if count > 1 else [alone]
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Return True for a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
