@@ -1,5 +1,5 @@
 """Generated files: pages of docs/reference, lab and roles, the playbooks of the root, the gates of recipes/schema.json,
-the packages of an execution environment, a table of README.md."""
+the packages of an execution environment, a table of README.md and one of choose-a-recipe.md."""
 
 from __future__ import annotations
 
@@ -56,6 +56,12 @@ PAGES: Mapping[str, Callable[[], str]] = {
     **verbs.pages(),
 }
 
+# Page -> the function that returns it with its table of today.
+TABLES: Mapping[str, Callable[[str], str]] = {
+    "README.md": where_to_begin.readme,
+    "docs/operations/choose-a-recipe.md": second_spark.page,
+}
+
 
 def outdated() -> dict[str, str]:
     """Return path in the repository -> new text of every generated file that is missing or differs from the data."""
@@ -63,8 +69,9 @@ def outdated() -> dict[str, str]:
         name: markdown.linked(page(), name) if name.startswith("docs/") else page() for name, page in PAGES.items()
     }
     texts["recipes/schema.json"] = recipe_schema.text()
-    if readme := read("README.md"):
-        texts["README.md"] = second_spark.readme(where_to_begin.readme(readme))
+    for name, written in TABLES.items():
+        if text := read(name):
+            texts[name] = written(text)
     return {name: text for name, text in texts.items() if read(name) != text}
 
 

@@ -1,4 +1,4 @@
-"""The table of README.md that says what a second Spark brings, from forecasts and the catalogue."""
+"""The table of choose-a-recipe.md that says what a second Spark brings, from forecasts and the catalogue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COLUMNS = ("for", "recipe of one Spark", "as one server, forecast", "measured", 
 DENSE = "gemma-4-31b-awq-mtp"
 
 
-def readme(text: str) -> str:
-    """Return README.md with the table of today. Raises ValueError if it has no place for it."""
+def page(text: str) -> str:
+    """Return choose-a-recipe.md with the table of today. Raises ValueError if it has no place for it."""
     return where_to_begin.placed(text, BEGIN, written(where_to_begin.pinned()))
 
 

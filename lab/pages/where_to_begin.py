@@ -29,7 +29,7 @@ def placed(text: str, begin: str, lines: str) -> str:
     head, found, rest = text.partition(begin)
     _, end, tail = rest.partition(END)
     if not found or not end:
-        raise ValueError(f"README.md has no lines {begin} and {END} between which the table stands")
+        raise ValueError(f"the page has no lines {begin} and {END} between which the table stands")
     return f"{head}{begin}\n\n{lines}\n\n{END}{tail}"
 
 

@@ -48,7 +48,7 @@ INDENTED = re.compile(r"^ {4,}(\S.*)$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 # Pages with lines that a program prints, or with a part of a file, and the first word of each.
 PRINTED = {
-    *(("README.md", word) for word in ("recipes/*.yml", "inventory", "facts", "Spark")),
+    *(("how-it-works.md", word) for word in ("recipes/*.yml", "inventory", "facts", "Spark")),
     *(("any-model.md", word) for word in ("args:",)),
     *(("edge.md", word) for word in ("spark1", '{"type":')),
     ("pull.md", "spark2"),

@@ -1,4 +1,4 @@
-"""README's table of what a second Spark brings, and the advice of `plan` beside README's recipes."""
+"""The table of what a second Spark brings, and the advice of `plan` beside README's recipes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastReques
 from vllm_spark.sizing.uses import Use
 
 pytestmark = pytest.mark.slow
+PAGE = paths.ROOT / "docs/operations/choose-a-recipe.md"
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}
 CATALOGUE = forecast.catalogue([paths.RECIPES])
-# README names the models for which `init` proposes another recipe, and says why.
+# The page names the models for which `init` proposes another recipe, and says why.
 NOT_PROPOSED = re.findall(
-    r"no forecast for\s+(\S+), so `init` does not propose it", (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    r"no forecast for\s+(\S+), so `init` does not propose it", PAGE.read_text(encoding="utf-8")
 )
 BEST = [(use, nodes) for use in uses.USES for nodes in (1, 2)]
 
@@ -38,11 +39,11 @@ def judged(recipe: Document, streams: int, catalogue: Sequence[Document] = ()) -
     return verdict.judged(recipe, facts, ForecastRequest(streams=streams), ForecastContext(catalogue=catalogue))
 
 
-def test_the_readme_has_the_table_of_today() -> None:
-    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
-    assert second_spark.readme(text) == text
+def test_the_page_has_the_table_of_today() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert second_spark.page(text) == text
     with pytest.raises(ValueError, match="has no lines"):
-        second_spark.readme("# Title\n")
+        second_spark.page("# Title\n")
 
 
 def test_a_second_spark_helps_a_dense_model_most_as_owners_measured() -> None:

@@ -18,12 +18,13 @@ from vllm_spark.verify.verdict import Verdict
 TEXT = (paths.ROOT / "README.md").read_text()
 SCREEN = 40  # lines of a first screen of a forge
 PATH = "## From a factory Spark to an answer"
-STEPS = "## Step by step"
+BESIDE = "## Two as one"
+FIRST_PAGE = (paths.ROOT / "docs/operations/first-deployment.md").read_text()
 
 
-def block(heading: str, language: str = "") -> list[str]:
+def block(heading: str, language: str = "", text: str = TEXT) -> list[str]:
     """Return the lines of the first block with this language below a heading."""
-    below = TEXT[TEXT.index(f"{heading}\n") :]
+    below = text[text.index(f"{heading}\n") :]
     found = re.search(rf"^```{language}\n(.*?)^```$", below, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1].splitlines()
@@ -50,7 +51,7 @@ def test_the_first_page_of_the_site_has_the_commands_of_readme() -> None:
 
 
 def test_the_owners_path_stands_before_the_catalogue_and_the_sandbox() -> None:
-    order = (PATH, STEPS, "## Look first", "| you have |", "\nmake deploy", "\nmake test")
+    order = (PATH, BESIDE, "| you have |", "\nmake deploy", "\nmake test")
     places = [TEXT.index(text) for text in order]
     assert places == sorted(places)
 
@@ -81,6 +82,14 @@ def test_one_sentence_says_that_a_verb_is_a_playbook_and_a_command(capsys: pytes
 
 def test_the_scenario_types_blocks_that_are_there() -> None:
     owner = yaml.load((paths.ROOT / "molecule/factory/vars/owner.yml").read_text(), yaml.CSafeLoader)
-    headings = re.findall(r"readme\.split\('(## [^']+)'\)", " ".join(str(value) for value in owner.values()))
-    assert len(headings) == 3
-    assert [heading for heading in headings if not all(line.split()[0] for line in block(heading))] == []
+    headings = re.findall(r"(readme|steps)\.split\('(## [^']+)'\)", " ".join(str(value) for value in owner.values()))
+    assert [page for page, _ in headings] == ["steps", "steps", "readme"]
+    texts = {"readme": TEXT, "steps": FIRST_PAGE}
+    assert [one for page, one in headings if not all(line.split()[0] for line in block(one, text=texts[page]))] == []
+
+
+def test_a_minute_is_enough_to_read_it() -> None:
+    """A person reads about 240 words a minute aloud and four times as many with the eyes (issue 55): code is not read."""
+    assert len(re.sub(r"^```.*?^```$|^\|.*$", "", TEXT, flags=re.MULTILINE | re.DOTALL).split()) < 700
+    assert len(TEXT.split()) < 1050
+    assert "ansible-playbook deploy.yml -K -l spark1,spark2" in block(BESIDE)

@@ -213,7 +213,7 @@ def test_the_minimal_inventory_is_short_and_runs_a_recipe_of_the_readme() -> Non
     ("page", "inventory", "verbs"),
     [
         (
-            "README.md",
+            "docs/operations/first-deployment.md",
             "cp -r inventories/minimal inventories/site",
             ("plan", "pull", "deploy", "lock", "precheck"),
         ),
@@ -238,7 +238,6 @@ PAGES = (
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_the_first_pages_asks_for_the_password_of_sudo(page: str) -> None:
     text = (paths.ROOT / page).read_text()
-    text = text.partition("## The verbs")[0] if page == "README.md" else text
     commands = re.findall(r"ansible-playbook (\w+\.yml[^`#\n]*)", text)
     assert commands
     assert [command for command in commands if " -K" not in command and not command.startswith("lock.yml")] == []
