@@ -1,4 +1,4 @@
-"""Time of a deploy that changes nothing, against one fresh ssh and against `ansible -m ping`, measured in turn.
+"""Time and CPU of a deploy that changes nothing, against one fresh ssh and against `ansible -m ping`, measured in turn.
 
 Needs the sandbox with `tiny` deployed behind its edge, which is the default (`make bench-converge` deploys it). Prints
 ratios of one run. It has no limits and cannot fail.
@@ -24,6 +24,11 @@ STATE = paths.ROOT / ".sandbox"
 HOST = "spark1"
 # Lines of Ansible's own recap.
 RECAP = re.compile(r"PLAY RECAP|: ok=\d+")
+# Ansible says each execution from -vvvv on.
+LOUDEST = "-vvvv"
+EXECUTION = re.compile(r"SSH: EXEC")
+# A task of the plays, which the sandbox's own output does not show.
+TASK = re.compile(r"^task path: ", re.MULTILINE)
 
 
 def ssh() -> None:
@@ -49,19 +54,25 @@ def deploy(*argv: str) -> str:
     return ansible("ansible-playbook", "deploy.yml", *argv)
 
 
-def timed(act: Callable[[], object]) -> float:
-    started = time.perf_counter()
+def timed(act: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of an act, and the CPU seconds of its processes on this machine."""
+    started, before = time.perf_counter(), os.times()
     act()
-    return time.perf_counter() - started
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.perf_counter() - started, cpu
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
-    output = deploy("-vvv")
+    output = deploy(LOUDEST)
     if not re.search(rf"{HOST} +: ok=\d+ +changed=0 ", output):
         raise SystemExit("this deploy changed something; the bench needs a deploy that changes nothing\n" + output)
+    executions = len(EXECUTION.findall(output))
+    if not executions:
+        raise SystemExit(f"no ssh execution is in the output of {LOUDEST}: nothing is counted, or the host is local")
     lines = [line for line in deploy().splitlines() if line.strip() and not RECAP.search(line)]
     acts: dict[str, Callable[[], object]] = {
         "one fresh ssh": ssh,
@@ -69,17 +80,21 @@ def main() -> int:
         "deploy.yml that changes nothing": deploy,
     }
     seconds: dict[str, list[float]] = {name: [] for name in acts}
+    cpus: dict[str, list[float]] = {name: [] for name in acts}
     for _ in range(rounds):
         for name, act in acts.items():
-            seconds[name].append(timed(act))
+            wall, cpu = timed(act)
+            seconds[name].append(wall)
+            cpus[name].append(cpu)
     medians = {name: statistics.median(measured) for name, measured in seconds.items()}
     for name, measured in seconds.items():
-        print(f"{name:<34} {medians[name]:6.2f} s   ({min(measured):.2f} to {max(measured):.2f})")
+        span = f"({min(measured):.2f} to {max(measured):.2f})"
+        print(f"{name:<34} {medians[name]:6.2f} s   {span}, CPU {statistics.median(cpus[name]):.2f} s")
     fresh, ping, whole = medians.values()
     print(
         f"deploy / fresh ssh {whole / fresh:.1f} (aim: 20 at most); deploy / ping {whole / ping:.1f} (aim: 4 at most)"
     )
-    print(f"{len(re.findall('SSH: EXEC', output))} ssh executions; {len(lines)} lines; {rounds} rounds")
+    print(f"{executions} ssh executions; {len(TASK.findall(output))} tasks; {len(lines)} lines; {rounds} rounds")
     return 0
 
 
