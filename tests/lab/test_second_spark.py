@@ -20,9 +20,7 @@ PAGE = paths.ROOT / "docs/operations/choose-a-recipe.md"
 PINNED = {document["name"]: document for document in where_to_begin.pinned()}
 CATALOGUE = forecast.catalogue([paths.RECIPES])
 # The page names the models for which `init` proposes another recipe, and says why.
-NOT_PROPOSED = re.findall(
-    r"no forecast for\s+(\S+), so `init` does not propose it", PAGE.read_text(encoding="utf-8")
-)
+NOT_PROPOSED = re.findall(r"no forecast for\s+(\S+), so `init` does not propose it", PAGE.read_text(encoding="utf-8"))
 BEST = [(use, nodes) for use in uses.USES for nodes in (1, 2)]
 
 
