@@ -34,8 +34,8 @@ GATHERED_HALVES = {"first half, fitted": GATHERED / "fit", "second half, fitted"
 # Rows of other operators, which were gathered while the fit was made and judged when it had ended. No constant may be
 # fitted to them.
 UNSEEN = FOLDER / "unseen"
-# Rows of operators that no other folder has, gathered before any forecast of them was made. They wait for their one
-# judgement, so NOT_FITTED does not have them yet. No constant may be fitted to them.
+# Rows of operators that no other folder has, gathered before any forecast of them was made (judge.py). No constant may
+# be fitted to them.
 UNMET = FOLDER / "unmet"
 # Rows of the same search that need a judgement of their own: a drafter's acceptance is not stated, or a fact that a
 # forecast rests on is assumed, estimated or rounded.
