@@ -20,14 +20,10 @@ from vllm_spark.sizing import constants
 from vllm_spark.sizing.burst import Served
 from vllm_spark.sizing.constants import Constants
 
-# Tokens of a prompt with its depth from which a first token is one of depth.
-DEEP = 8_000
 ONE, MANY, DRAFTER, SEVERAL = "one Spark", "16 and more streams", "drafter", "several Sparks"
 FIRST, DEPTH = "first token", "first token from 8,000 tokens"
 KINDS = (ONE, MANY, DRAFTER, SEVERAL, FIRST, DEPTH)
 
-# The share of the rows that an interval is to hold.
-HOLDS = 0.9
 # The least speeds that an owner might ask for, as shares of what he would get.
 FLOORS = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
 
@@ -80,13 +76,15 @@ def of_speed(ranks: int, streams: int, drafted: int) -> str:
 
 def of_first_token(row: Row) -> str:
     """Return the kind of a first token."""
-    return DEPTH if row.prompt + row.depth >= DEEP else FIRST
+    return DEPTH if row.prompt + row.depth >= constants.DEEP else FIRST
 
 
 def printed(kind: str) -> float:
     """Return half the width of the interval that `plan` prints."""
-    known = constants.interval("", several=kind == SEVERAL, drafter=kind == DRAFTER, streams=16 if kind == MANY else 1)
-    return known.first_token if kind in (FIRST, DEPTH) else known.speed
+    if kind in (FIRST, DEPTH):
+        return constants.first_token_interval(constants.DEEP if kind == DEPTH else 0).spread
+    streams = constants.MANY_STREAMS if kind == MANY else 1
+    return constants.speed_interval(several=kind == SEVERAL, drafter=kind == DRAFTER, streams=streams).spread
 
 
 def by_operator(figures: Iterable[Judged]) -> dict[str, list[Judged]]:
@@ -124,7 +122,7 @@ def left_out(figures: Sequence[Judged]) -> float:
     members = by_operator(figures)
     shares = []
     for operator, own in members.items():
-        others = quantile([one for one in figures if one.operator != operator], HOLDS)
+        others = quantile([one for one in figures if one.operator != operator], constants.HOLDS)
         shares.append(sum(one.deviation <= others for one in own) / len(own))
     return sum(shares) / len(shares)
 
@@ -164,10 +162,10 @@ def lines(groups: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
             if some := [one for one in figures if one.kind == kind]:
                 bias = sum(sum(o.ratio for o in own) / len(own) for own in by_operator(some).values())
                 members = len(by_operator(some))
+                middle, wide = (quantile(some, share) for share in (0.5, constants.HOLDS))
                 yield (
-                    f"{kind:<32}{len(some):>6}{members:>11}{quantile(some, 0.5):>8.1%}{bias / members - 1:>+8.1%}"
-                    f"{quantile(some, HOLDS):>7.0%}{max(one.spread for one in some):>9.0%}{coverage(some):>7.0%}"
-                    f"{left_out(some):>10.0%}"
+                    f"{kind:<32}{len(some):>6}{members:>11}{middle:>8.1%}{bias / members - 1:>+8.1%}{wide:>7.0%}"
+                    f"{max(one.spread for one in some):>9.0%}{coverage(some):>7.0%}{left_out(some):>10.0%}"
                 )
         if speeds := [one for one in figures if one.kind not in (FIRST, DEPTH)]:
             go, no_go = wrong_words(speeds)

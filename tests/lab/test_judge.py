@@ -52,3 +52,14 @@ def test_the_program_prints_each_kind_and_the_wrong_words() -> None:
     text = "\n".join(judge.lines({"met": [*figures(a=[1.05], b=[0.95]), *figures(FIRST, a=[1.2])]}))
     assert all(word in text for word in ("met", ONE, FIRST, "wrong go 0.0%"))
     assert DRAFTER not in text
+
+
+@pytest.mark.slow
+def test_the_printed_intervals_hold_what_they_say() -> None:
+    """Of met and unmet operators together, without those who are held back."""
+    groups = judge.groups()
+    figures = [*groups["met"], *groups["unmet"]]
+    for kind in judge.KINDS:
+        some = [one for one in figures if one.kind == kind]
+        assert len(judge.by_operator(some)) >= 5
+        assert 0.85 <= judge.coverage(some) <= 0.96, kind
