@@ -256,9 +256,9 @@ def _reserved() -> Iterator[str]:
         "The allowance for the workspace (activations, CUDA graphs and CUDA itself) is "
         f"{units.gib(memory.WORKSPACE_BYTES)} and {1024 * memory.WORKSPACE_TOKEN_BYTES / GIB:.2f} GiB\nfor each 1,024 "
         "tokens of `max-num-batched-tokens`. It is what three logs of one 27B kept at 16,384, 32,768 and\n65,536, and "
-        "more than most public starts on a GB10 kept (lab/forecast/measured/unmet/workspace.yaml). With\n`kv_cache_bytes` "
-        f"the engine keeps nothing, and {units.gib(memory.WORKSPACE_IN_USE_BYTES)} are allowed for what it uses. CUDA "
-        "graphs\nare 0.05 to 0.62 GiB in tests/data/engine-logs. "
+        "more than most public starts on a GB10 kept (lab/forecast/measured/unmet/workspace.yaml). With\n"
+        f"`kv_cache_bytes` the engine keeps nothing, and {units.gib(memory.WORKSPACE_IN_USE_BYTES)} are allowed for "
+        "what it uses. CUDA graphs\nare 0.05 to 0.62 GiB in tests/data/engine-logs. "
         "From 0.20 on the engine reserves an estimate of them, so the same utilization leaves less cache.\n"
     )
 

@@ -174,6 +174,21 @@ def _held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Tak
     return max(0, weights - sum(part.bytes for part in parts if part.weights))
 
 
+def rank_bytes(recipe: Document) -> int:
+    """Return the weights of one rank in the engine's own memory; 0 if their size is not known."""
+    return _held_bytes(recipe, model_of(recipe), _taken(recipe))
+
+
+def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
+    """Yield what is known of the memory of a recipe that names no architecture: its weights, and what they leave."""
+    weights, reserved = rank_bytes(recipe), reserved_bytes(recipe, memory["total"])
+    if weights and reserved > weights:
+        yield (
+            f"weights take {gib(weights)} a rank of the {gib(reserved)} that the engine reserves, which leaves "
+            f"{gib(reserved - weights)} for cache and workspace; whether that is enough is not known"
+        )
+
+
 def _taken(recipe: Document) -> list[Taken]:
     """Return what flags and processes take of one Spark's memory. Weights on the host are no more than there are."""
     model = model_of(recipe)
