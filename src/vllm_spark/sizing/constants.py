@@ -1,16 +1,15 @@
 """Speeds and overheads of the kernels on the hardware, from hardware.yml. Pure but for the file.
 
 A constant belongs to a kernel or to the hardware, not to a model. A site's own value (vllm_roofline) counts before it.
-A factor that was measured on the owner's Sparks (factors.py) multiplies it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from vllm_spark.core import strict_yaml
 from vllm_spark.core.refusal import RefusedError, register
@@ -101,13 +100,6 @@ class Constants:
         if HALF < width <= BYTE:
             return self.compute_8_marlin if load.marlin_8 else self.compute_8
         return self.compute_4 if width <= HALF and not load.marlin else self.compute_16
-
-    def multiplied(self, factors: Mapping[str, float]) -> Constants:
-        """Return the constants, multiplied by the factors of those that no site has set."""
-        values: dict[str, Any] = {
-            name: factor * getattr(self, name) for name, factor in factors.items() if name not in self.own
-        }
-        return replace(self, **values)
 
 
 @cache

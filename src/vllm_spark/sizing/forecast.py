@@ -25,6 +25,7 @@ from vllm_spark.sizing import (
     pairs,
     prediction,
     recipe_engine,
+    reports,
     request_limits,
     speed_floor,
 )
@@ -331,7 +332,8 @@ def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
 
 
 def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:
-    """Yield a note for each speed that the recipe's sources report, and whether it is outside of the forecast."""
+    """Yield a note for each speed that the recipe's sources report, and whether it is outside of the forecast, and one
+    for the spread of other owners' reports."""
     for entry in recipe.get("expected", []):
         if entry["metric"] != "decode" or entry["unit"] != "tok/s":
             continue
@@ -339,6 +341,8 @@ def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:
         if speed and entry["load"].startswith(ONE_STREAM):
             note += _judged(entry, speed)
         yield note
+    if spread := reports.spread(recipe):
+        yield f"reported: {spread}, in tok/s of one stream on texts of their own"
 
 
 def _judged(entry: Document, speed: Prediction) -> str:

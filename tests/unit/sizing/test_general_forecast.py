@@ -153,12 +153,6 @@ def test_a_constant_of_a_site_that_no_spark_has_is_refused(name: str, value: flo
         assert f"{name} {value:g}; a Spark has " in str(caught.value)
 
 
-def test_a_factor_multiplies_what_a_site_has_not_set() -> None:
-    site = constants.constants_of({"bandwidth": 200e9})
-    own = site.multiplied({"bandwidth": 0.5, "link": 2.0})
-    assert (own.bandwidth, own.link) == (200e9, 2 * SPARK.link)
-
-
 def test_an_interval_says_whose_figures_it_holds_and_is_narrower_beside_an_own_factor() -> None:
     plain = prediction.predict(GEMMA, FP8, Load())
     own = Measured(speed=0.9, first_token=1.2).applied(plain)
