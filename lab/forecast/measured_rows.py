@@ -56,7 +56,7 @@ COLUMNS = ("prompt", "depth", "output", "streams", "decode", "total", "first_tok
 CLOSED_ROUNDS = 3
 
 # How often streams of one text use other experts, fitted to the rows of such streams (fit.py).
-APART_ALIKE = 0.13
+APART_ALIKE = 0.14
 
 # A shorter prompt's time to the first token is mostly network and start of the request.
 LEAST_PROMPT = 1024

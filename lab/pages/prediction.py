@@ -58,7 +58,7 @@ A constant belongs to a kernel or to the machine, not to a model. `python -m lab
 and field reports; those that the rows do not tell were set by hand. `a Spark has` is what the chip, the link or a
 launch allows, and a test holds each value to it. Two more values are fitted and belong to models: the share of the
 experts among which the routers of Gemma 4 26B and of gpt-oss are even (`used` in recipes/architectures). `apart` is 1,
-and in rows of streams that have one text 0.13.
+and in rows of streams that have one text 0.14.
 
 """
 
@@ -144,7 +144,7 @@ MEANINGS = {
     "compute_8": "products in FP8",
     "compute_8_marlin": "products of 8-bit weights in 16 bits",
     "compute_4": "products in FP4",
-    "compute_experts": "share of it that the grouped product of experts reaches",
+    "compute_experts": "share of compute_16 that the grouped product of experts reaches, at any width",
     "compute_triton": "attention of a prompt by Triton, with heads of 512",
     "compute_delta": "gated delta layers of a prompt",
     "compute_mamba": "Mamba-2 layers of a prompt",

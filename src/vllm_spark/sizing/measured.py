@@ -19,8 +19,8 @@ class Measured:
     """The acceptance of the drafter, the bytes of the peak of loading, lines for a person, and two factors: the median
     of measured to forecast, of the speed and of the time to the first token; None without a figure.
 
-    On public rows of 54 operators the factors bring half of the other loads of the same server within 2.7 % of the
-    speed and 7.6 % of the first token, from 6.7 and 14.7 % (lab/forecast/own_spark.py).
+    On public rows of 54 operators the factors bring half of the other loads of the same server within 2.5 % of the
+    speed and 7.5 % of the first token, from 6.9 and 14 % (lab/forecast/own_spark.py).
     """
 
     acceptance: Sequence[Share] = ()

@@ -162,7 +162,8 @@ def _weights_s(
         reading = size / (constants.bandwidth * (even if load.tokens == 1 and width > hardware.BYTE else 1.0))
         # Only the last token of a prompt needs the head.
         tokens = load.decoded + min(1, load.prompt) if part == "head" else load.tokens
-        rate = constants.compute(width, load) * (constants.compute_experts if part == ROUTED else 1.0)
+        # The grouped product of experts is as fast in 4 bits as in 16.
+        rate = constants.compute_experts * constants.compute_16 if part == ROUTED else constants.compute(width, load)
         total += math.hypot(reading, 2 * counts[part] * tokens / rate)
     return total / load.tensor_parallel
 
