@@ -1,10 +1,11 @@
 """Fit of the Spark's constants: `python -m lab.forecast.fit [--steps N]`, in two minutes a step.
 
 Prints each constant before and after, and the errors: of the fit, and of operators that were left out of it. The
-figures are the rows of measured and gathered, and the field reports; the rows that were held back and those that came
-later give nothing. An operator counts as much as his rows of a kind to the power 0.6, and a large error counts less
-than its share (Cauchy's loss), so neither one machine nor a wrong fact decides. Each constant starts at the value of
-hardware.yml, which is also its prior. An operator is left out by one step of Gauss and Newton from the fit of all.
+figures are the rows of measured, gathered and unseen, and the field reports; the rows that were held back, those that
+came later and those of unmet operators give nothing. An operator counts as much as his rows of a kind to the power 0.4,
+and a large error counts less than its share (Cauchy's loss), so neither one machine nor a wrong fact decides. Each
+constant starts at the value of hardware.yml, which is also its prior. An operator is left out by one step of Gauss and
+Newton from the fit of all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from lab.forecast import measured_rows, reported_speeds
+from lab.forecast import judge, measured_rows, reported_speeds
+from lab.forecast.judge import Judged
 from lab.forecast.measured_rows import Configuration, Row
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import constants
@@ -34,10 +36,9 @@ NOISE = {"speed": 0.08, "first token": 0.20}
 PRIOR = 0.6
 # Power of the number of an operator's rows that he counts, the errors at which the loss bends, in standard deviations,
 # and how much more the field reports count, for whose owners this is written.
-ROWS_POWER, BEND, REPORTS = 0.6, 1.5, 2.5
+ROWS_POWER, BEND, REPORTS = 0.4, 1.5, 2.5
 FIELD_REPORTS = "field reports"
 STEPS, DIFFERENCE = 2, 1e-3
-DEEP = 100_000
 
 Values = Mapping[str, float]
 
@@ -94,36 +95,26 @@ def given() -> Iterator[Figure]:
     for source in ("seeds", "held_back"):
         for report in reported_speeds.rows(source):
             operator = FIELD_REPORTS if source == "seeds" else report.source.partition("/")[0]
-            load = report.load
-            yield Figure(
-                operator, group_of(load.tensor_parallel, load.streams, load.drafted), "speed", _reported(report)
-            )
+            kind = judge.of_speed(report.load.tensor_parallel, report.load.streams, report.load.drafted)
+            yield Figure(operator, kind, "speed", _reported(report))
 
 
 def figures_of(entry: Configuration, row: Row) -> Iterator[Figure]:
     """Yield the figures of one row."""
     served = cache(lambda values: _served(entry, row, dict(values)))
     if row.decode or row.total:
-        group = group_of(entry.tensor_parallel, row.streams, entry.drafted)
+        group = judge.of_speed(entry.tensor_parallel, row.streams, entry.drafted)
 
         def speed(values: Values) -> float:
             return math.log1p(measured_rows.speed_error(row, served(tuple(values.items()))) or 0.0)
 
         yield Figure(entry.operator, group, "speed", speed)
     if measured_rows.judges_first_token(entry, row):
-        group = "first token from 100,000 tokens" if row.prompt + row.depth >= DEEP else "first token"
 
         def first(values: Values) -> float:
             return math.log1p(measured_rows.first_token_error(entry, row, served(tuple(values.items()))) or 0.0)
 
-        yield Figure(entry.operator, group, "first token", first)
-
-
-def group_of(ranks: int, streams: int, drafted: int) -> str:
-    """Return the kind of load of a speed."""
-    if ranks > 1:
-        return "several Sparks"
-    return "16 and more streams" if streams >= constants.MANY_STREAMS else "drafter" if drafted else "one Spark"
+        yield Figure(entry.operator, judge.of_first_token(row), "first token", first)
 
 
 def _served(entry: Configuration, row: Row, values: Values) -> Served:
@@ -216,8 +207,7 @@ def moved(
 
 
 def left_out(figures: Sequence[Figure], values: Values) -> Iterator[tuple[Figure, float]]:
-    """Yield each figure with its error by constants that were fitted without its operator, also the unseen ones."""
-    yield from ((figure, figure.error(values)) for figure in public(measured_rows.UNSEEN))
+    """Yield each figure with its error by constants that were fitted without its operator."""
     errors, slopes = linear(figures, values)
     known = weights(figures, errors)
     for operator in sorted({figure.operator for figure in figures}):
@@ -226,23 +216,10 @@ def left_out(figures: Sequence[Figure], values: Values) -> Iterator[tuple[Figure
         yield from ((figure, figure.error(without)) for figure in figures if figure.operator == operator)
 
 
-def print_errors(title: str, judged: Sequence[tuple[Figure, float]]) -> None:
-    """Print the errors of each kind of load: of all rows, and the mean of the operators' means."""
-    columns = f"{'rows':>6}{'operators':>11}{'mean':>8}{'by operator':>13}{'in 20 %':>9}{'in 25 %':>9}{'90 %':>7}"
-    print(f"\n{title:<34}{columns}")
-    for group in dict.fromkeys(figure.group for figure, _ in judged):
-        sizes: dict[str, list[float]] = {}
-        for figure, error in judged:
-            if figure.group == group:
-                sizes.setdefault(figure.operator, []).append(abs(math.expm1(error)))
-        everything = sorted(size for some in sizes.values() for size in some)
-        means = [sum(some) / len(some) for some in sizes.values()]
-        inside = [sum(size <= limit for size in everything) / len(everything) for limit in (0.20, 0.25)]
-        print(
-            f"{group:<34}{len(everything):>6}{len(sizes):>11}{sum(everything) / len(everything):>8.1%}"
-            f"{sum(means) / len(means):>13.1%}{inside[0]:>9.0%}{inside[1]:>9.0%}"
-            f"{everything[math.ceil(0.9 * len(everything)) - 1]:>7.0%}"
-        )
+def print_errors(title: str, errors: Sequence[tuple[Figure, float]]) -> None:
+    """Print the errors of each kind, each operator counted once."""
+    figures = [Judged(one.operator, one.group, math.exp(error), judge.printed(one.group)) for one, error in errors]
+    print(*judge.lines({title: figures}), sep="\n")
 
 
 if __name__ == "__main__":

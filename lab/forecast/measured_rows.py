@@ -31,11 +31,11 @@ LATER = FOLDER / "later"
 # are in the fit.
 GATHERED = FOLDER / "gathered"
 GATHERED_HALVES = {"first half, fitted": GATHERED / "fit", "second half, fitted": GATHERED / "held-back"}
-# Rows of other operators, which were gathered while the fit was made and judged when it had ended. No constant may be
-# fitted to them.
+# Rows of other operators, which were gathered while an earlier fit was made and judged when it had ended. They are in
+# the fit since the operators of UNMET have taken their place.
 UNSEEN = FOLDER / "unseen"
-# Rows of operators that no other folder has, gathered before any forecast of them was made. They wait for their one
-# judgement, so NOT_FITTED does not have them yet. No constant may be fitted to them.
+# Rows of operators that no other folder has, gathered before any forecast of them was made (judge.py). No constant may
+# be fitted to them.
 UNMET = FOLDER / "unmet"
 # Rows of the same search that need a judgement of their own: a drafter's acceptance is not stated, or a fact that a
 # forecast rests on is assumed, estimated or rounded.
@@ -43,8 +43,8 @@ WITHOUT_ACCEPTANCE = UNMET / "without-acceptance"
 DOUBTFUL = UNMET / "doubtful"
 TO_JUDGE = (UNMET, WITHOUT_ACCEPTANCE, DOUBTFUL)
 # All folders with rows: those whose rows are in the fit, and the others.
-FITTED = (FOLDER, *GATHERED_HALVES.values())
-NOT_FITTED = (HELD_BACK, LATER, UNSEEN)
+FITTED = (FOLDER, *GATHERED_HALVES.values(), UNSEEN)
+NOT_FITTED = (HELD_BACK, LATER)
 
 # Hosts of pages of many owners, whose name comes next.
 HOSTS_OF_MANY = ("github.com", "huggingface.co")
@@ -56,7 +56,7 @@ COLUMNS = ("prompt", "depth", "output", "streams", "decode", "total", "first_tok
 CLOSED_ROUNDS = 3
 
 # How often streams of one text use other experts, fitted to the rows of such streams (fit.py).
-APART_ALIKE = 0.11
+APART_ALIKE = 0.14
 
 # A shorter prompt's time to the first token is mostly network and start of the request.
 LEAST_PROMPT = 1024

@@ -1,88 +1,62 @@
 """Errors of the forecast with the factors of an operator's own server: `python -m lab.forecast.own_spark`.
 
 Every second row of a server gives its factors, the median of measured to forecast of the speed and of the first token,
-and its other rows judge them. No row judges a factor that it gave.
+and its other rows judge them. No row judges a factor that it gave. The unmet operators who are held back are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from statistics import mean, median
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
-from lab.forecast import measured_rows
+from lab.forecast import judge, measured_rows
+from lab.forecast.judge import Judged
 from lab.forecast.measured_rows import Configuration, Row
 from vllm_spark.sizing import constants
 
-# Operators with at least eight rows, apart from the one to whose machine the constants are fitted.
-OPERATORS = ("getainode", "huggingface.co", "jschmied", "jvr0x", "kubis.ai", "luisefigueroa", "sostrowsk")
 SPARK = constants.constants_of({})
-FIRST, WITHIN = "first token", 0.9
+SPEED, FIRST = "speed", "first_token"
 
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A row that was held back: its metric, and its errors with the toolkit's forecast and with the factor."""
-
-    metric: str
-    before: float
-    after: float
+# Kind -> the rows that judge, without and with the factor of their server.
+Figures = Mapping[str, tuple[Sequence[Judged], Sequence[Judged]]]
 
 
 def main() -> None:
-    columns = f"{'rows':>5}{'mean':>8}{'after':>8}{'90 % in':>9}{'after':>8}"
-    print(f"{'operator':<16}{'figures':<13}{columns}")
-    together: list[Judged] = []
-    for operator in OPERATORS:
-        rows = list(same_server(operator))
-        together += rows
-        print_lines(operator, rows)
-    print_lines("all", together)
+    for kind, (before, after) in figures().items():
+        print(f"{kind}: {len(after)} rows of {len(judge.by_operator(after))} operators")
+        for share in (0.5, constants.HOLDS):
+            was, now = judge.quantile(before, share), judge.quantile(after, share)
+            print(f"  {share:.0%} within {was:.1%}, with the factor of their server within {now:.1%}")
 
 
-def print_lines(operator: str, rows: Sequence[Judged]) -> None:
-    """Print a line for the speeds, and one for the first tokens."""
-    for name, first in (("speed", False), (FIRST, True)):
-        if some := [row for row in rows if (row.metric == FIRST) == first]:
-            before, after = [abs(row.before) for row in some], [abs(row.after) for row in some]
-            figures = f"{mean(before):>8.1%}{mean(after):>8.1%}{_within(before):>9.0%}{_within(after):>8.0%}"
-            print(f"{operator:<16}{name:<13}{len(some):>5}{figures}", flush=True)
+def figures() -> Figures:
+    """Return the rows that judge a factor."""
+    found: dict[str, tuple[list[Judged], list[Judged]]] = {SPEED: ([], []), FIRST: ([], [])}
+    for (operator, _), members in by_server().items():
+        given = list(ratios(members[0::2]))
+        for kind, ratio in ratios(members[1::2]):
+            if like := [other for one, other in given if one == kind]:
+                before, after = found[kind]
+                before.append(Judged(operator, kind, 1 / ratio, 0.0))
+                after.append(Judged(operator, kind, median(like) / ratio, 0.0))
+    return found
 
 
-def same_server(operator: str) -> Iterator[Judged]:
-    """Yield every second row of each configuration, judged by the others."""
-    for members in by_server(operator).values():
-        given, held = list(ratios(members[0::2])), members[1::2]
-        for metric, ratio in ratios(held):
-            like = [other for kind, other in given if (kind == FIRST) == (metric == FIRST)]
-            yield Judged(metric, 1 / ratio - 1, (median(like) if like else 1.0) / ratio - 1)
-
-
-def by_server(operator: str) -> dict[str, list[tuple[Configuration, Row]]]:
-    """Return the rows of an operator by configuration."""
-    found: dict[str, list[tuple[Configuration, Row]]] = {}
-    folders = (measured_rows.FOLDER, measured_rows.HELD_BACK, measured_rows.LATER)
-    for entry in measured_rows.configurations(*folders):
-        if operator in entry.source.split("/"):
-            found.setdefault(entry.key, []).extend((entry, row) for row in entry.rows)
+def by_server() -> Mapping[tuple[str, str], list[tuple[Configuration, Row]]]:
+    """Return operator and server -> the rows."""
+    found: dict[tuple[str, str], list[tuple[Configuration, Row]]] = {}
+    for folder in (*measured_rows.FITTED, *measured_rows.NOT_FITTED, measured_rows.UNMET):
+        for entry in measured_rows.configurations(folder):
+            if folder != measured_rows.UNMET or not judge.held_back(entry.operator):
+                found.setdefault((entry.operator, entry.key), []).extend((entry, row) for row in entry.rows)
     return found
 
 
 def ratios(rows: Sequence[tuple[Configuration, Row]]) -> Iterator[tuple[str, float]]:
     """Yield measured to forecast: the decode of a stream or else the total, and the first token of a long prompt."""
     for entry, row in rows:
-        served = entry.served(row, SPARK)
-        if row.decode:
-            yield "decode", row.decode / served.decode
-        elif row.total:
-            yield "total", row.total / served.total
-        if row.first_token_ms and measured_rows.judges_first_token(entry, row):
-            yield FIRST, row.first_token_ms / 1e3 / served.first_token_s
-
-
-def _within(errors: Sequence[float]) -> float:
-    """Return the error that 90 % of the rows do not exceed."""
-    return sorted(errors)[max(0, round(WITHIN * len(errors)) - 1)]
+        for one in judge.of_row(entry, row, entry.served(row, SPARK)):
+            yield FIRST if one.kind in (judge.FIRST, judge.DEPTH) else SPEED, 1 / one.ratio
 
 
 if __name__ == "__main__":

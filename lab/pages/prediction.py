@@ -23,25 +23,25 @@ measurements in `lab/forecast`; do not edit it.
 ## Speed
 
     step     = sum over parts of hypot(bytes / (TP x bandwidth), 2 x weights x tokens / (TP x compute))
-               + cache / (TP x bandwidth) + sum over layers of the time of their kernel
-               + experts that are read x expert_s + step_s + tokens x sequence_s
-               + full layers x heads x context x attention_token_s    of Triton, once, however many streams
+               + cache / (TP x bandwidth) + (MLPs + sets of experts + convolutions) x feed_forward_s
                + reductions x (all_reduce_s + tokens x hidden x 2 B x 2 (TP - 1) / TP / link)    with several Sparks
-               + passes x (drafter / (TP x bandwidth) + its layers + its all-reduces + draft_s)
+               + passes x (drafter / (TP x bandwidth) + its layers + its all-reduces)
                + streams x N x layers x verify_s                      with a drafter of N tokens
                + mixing of the prompt, FLOP / (TP x compute)          while a prompt is computed
     tok/s    = (1 + N x acceptance) / step                  of each sequence
     experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
-    requests = (1 + (streams - 1) x apart) x (1 + N x apart_drafts)
+    requests = (1 + (streams - 1) x apart) x (1 + N)
     cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state 2 + N times
     eager    = hypot(step, (mixers + MLPs + sets of experts) x eager_s)
 
-k of E experts serve a token; an expert is read once per step. Two Sparks halve the bytes of an expert but not their
-number, so `expert_s` is what keeps narrow experts from becoming twice as fast. A state is read once, and written after
-the token of a step and after each drafted one. BF16 matrices of one token are read at `narrow_bf16` of the bandwidth in
-a model of width 2048, which rises to all of it at 5120. A drafter without its own head reads the model's for each
-token; DFlash drafts all tokens in one pass. The engine takes Triton's attention for a model with a head above 256, such
-as Gemma 4.
+k of E experts serve a token; an expert is read once per step. A state is read once, and written after the token of a
+step and after each drafted one. BF16 matrices of one token are read at `narrow_bf16` of the bandwidth in a model of
+width 2048, which rises to all of it at 5120. A drafter without its own head reads the model's for each token; DFlash
+drafts all tokens in one pass. The engine takes Triton's attention for a model with a head above 256, such as Gemma 4;
+its time beyond the bytes matters only for prompts.
+
+A constant that changed the mean error of no kind of figure by one point when it was neutral is not here any more
+([operators-left-out.md](../../lab/forecast/operators-left-out.md)).
 
 The bytes depend on the layout of the tensors, not on the name of a repository. nvidia's NVFP4 checkpoint of the 31B
 keeps its attention in BF16 and reads as many bytes as full FP8.
@@ -58,14 +58,15 @@ A constant belongs to a kernel or to the machine, not to a model. `python -m lab
 and field reports; those that the rows do not tell were set by hand. `a Spark has` is what the chip, the link or a
 launch allows, and a test holds each value to it. Two more values are fitted and belong to models: the share of the
 experts among which the routers of Gemma 4 26B and of gpt-oss are even (`used` in recipes/architectures). `apart` is 1,
-and in rows of streams that have one text 0.11.
+and in rows of streams that have one text 0.14.
 
 """
 
 SITE = """\
 A site can set constants that it has measured in `vllm_roofline` (inventories/sample). `vllm-spark plan --site FILE`
-reads the same variables. The most useful one is all_reduce_s: reports have 10 to 117 us. Measure it with
-all_reduce_perf of nccl-tests at 10 KB, and `link` at 64 MB.
+reads the same variables. The most useful one is all_reduce_s: public timings are 40 to 140 us. all_reduce_perf of
+nccl-tests prints it as `time` at 10 KB, and `link` as `busbw` at 64 MB. Until both are set, no pair is ranked above one
+Spark for a mixture of experts that one Spark holds: owners measured 0.76 to 1.3 times one Spark.
 
 Of a recipe that `bench` measured on a site, the plan has the figures and two factors
 ([bench.md](../operations/bench.md#what-the-bench-says-about-your-sparks)).
@@ -134,29 +135,18 @@ tokens, a request of 32,768 tokens takes 16 blocks for its tokens and 15 for its
 MEANINGS = {
     "bandwidth": "of the memory, as the products with large matrices read it",
     "narrow_bf16": "share of it for one token through BF16 matrices of width 2048",
-    "attention_s": "a layer of attention beside its bytes: launches, norms, rotary embedding",
-    "delta_s": "the same of a gated delta layer",
-    "mamba_s": "the same of a Mamba-2 layer",
-    "feed_forward_s": "the same of an MLP or of a set of experts, with routing",
-    "expert_s": "the same of one expert that is read",
-    "eager_s": "the CPU's time for one of these layers without CUDA graphs",
-    "step_s": "scheduler, HTTP",
-    "sequence_s": "sampling of one token",
+    "feed_forward_s": "an MLP or a set of experts beside its bytes: launches, norms, routing, and the mixer before it",
+    "eager_s": "the CPU's time for one MLP, set of experts or mixer without CUDA graphs",
     "all_reduce_s": "one all-reduce of few bytes",
     "link": "of an all-reduce of many bytes",
-    "draft_s": "launches of one pass of the drafter",
     "verify_s": "mixing one drafted token of one sequence, in one layer",
-    "apart_drafts": "how often drafted tokens of one sequence, and tokens of a prompt, use other experts; 1 is always",
     "experts_used": "share of the experts among which routing is even, unless the model has its own",
-    "attention_token_s": "time of Triton beyond the bytes for a token of context and a head of a full layer",
-    "compute_16": "products in BF16",
+    "compute_16": "products in BF16, of 4-bit weights in 16 bits, and attention of a prompt",
     "compute_8": "products in FP8",
     "compute_8_marlin": "products of 8-bit weights in 16 bits",
     "compute_4": "products in FP4",
-    "compute_4_marlin": "products of 4-bit weights in 16 bits",
-    "compute_experts": "share of it that the grouped product of experts reaches",
-    "compute_attention": "attention of a prompt",
-    "compute_triton": "the same by Triton, with heads of 512",
+    "compute_experts": "share of compute_16 that the grouped product of experts reaches, at any width",
+    "compute_triton": "attention of a prompt by Triton, with heads of 512",
     "compute_delta": "gated delta layers of a prompt",
     "compute_mamba": "Mamba-2 layers of a prompt",
     "first_token_s": "tokenizer, HTTP and start of a request",
@@ -197,8 +187,6 @@ def _constants() -> Iterator[str]:
 
 def quantity(name: str, value: float) -> str:
     """Return a value with its unit, which follows from the name."""
-    if name == "attention_token_s":
-        return f"{value * 1e9:.1f} ns"
     if name.endswith("_s"):
         return f"{value * 1e3:.3g} ms"
     if name in ("bandwidth", "link"):
@@ -267,7 +255,11 @@ def _reserved() -> Iterator[str]:
     yield _table(columns, cells)
     yield (
         "The allowance for the workspace (activations, CUDA graphs and CUDA itself) is "
-        f"{units.gib(memory.WORKSPACE_BYTES)}. CUDA graphs are 0.05 to 0.62 GiB of it in\ntests/data/engine-logs. "
+        f"{units.gib(memory.WORKSPACE_BYTES)} and {1024 * memory.WORKSPACE_TOKEN_BYTES / GIB:.2f} GiB\nfor each 1,024 "
+        "tokens of `max-num-batched-tokens`. It is what three logs of one 27B kept at 16,384, 32,768 and\n65,536, and "
+        "more than most public starts on a GB10 kept (lab/forecast/measured/unmet/workspace.yaml). With\n"
+        f"`kv_cache_bytes` the engine keeps nothing, and {units.gib(memory.WORKSPACE_IN_USE_BYTES)} are allowed for "
+        "what it uses. CUDA graphs\nare 0.05 to 0.62 GiB in tests/data/engine-logs. "
         "From 0.20 on the engine reserves an estimate of them, so the same utilization leaves less cache.\n"
     )
 

@@ -9,7 +9,7 @@ from lab.pages import where_to_begin
 from lab.pages.markdown import table
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import known_issues
-from vllm_spark.sizing import forecast, memory, reference_spark
+from vllm_spark.sizing import constants, forecast, pairs
 from vllm_spark.sizing.forecast import ForecastRequest
 from vllm_spark.sizing.uses import USES
 
@@ -60,6 +60,8 @@ def _row(what: str, recipe: Document, streams: int) -> list[str]:
     gain = "not known"
     if issues := refused_by(pair):
         gain = f"refused (`{issues[0]}`)"
+    elif pairs.unranked(pair, constants.constants_of({})):
+        gain = "not known before two all-reduces are timed"
     elif one and two:
         ratio = two.slow.served.total / one.slow.served.total if streams > 1 else one.gain(two)
         gain = f"{ratio:.1f} times as fast"
@@ -106,9 +108,5 @@ def _too_large(documents: Sequence[Document]) -> list[str]:
 
 
 def is_too_large(recipe: Document) -> bool:
-    """Return whether a recipe of several Sparks has weights that the largest share of one Spark does not hold."""
-    model = memory.model_of(recipe)
-    if recipe["topology"]["nodes"] == 1:
-        return False
-    size = sum(model.loaded_bytes(1).values()) if model else recipe["model"].get("size_bytes", 0)
-    return bool(size > forecast.LARGEST_SHARE * reference_spark.MEMORY["total"])
+    """Return whether a recipe of several Sparks has weights that one Spark does not hold."""
+    return recipe["topology"]["nodes"] > 1 and not pairs.held_by_one(recipe)

@@ -10,7 +10,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import loader, proposed
 from vllm_spark.recipe.lockfile import Lock
-from vllm_spark.sizing import catalogue
+from vllm_spark.sizing import catalogue, reports
 from vllm_spark.sizing.uses import USES, Use, figure_of, has_gates
 
 BEGIN = "<!-- `make docs` writes the lines up to the next comment from recipes/*.yml. -->"
@@ -55,7 +55,9 @@ def _rows(documents: Sequence[Document], uses: Iterable[Use]) -> Iterator[list[s
             rated = best(documents, use, nodes)
             if rated:
                 figure, name = rated
-                yield [have, use.name, f"`{name}`", f"{figure['value']:g}", figure["load"], figure["source"]]
+                others = reports.spread(next(one for one in documents if one["name"] == name))
+                speed = f"{figure['value']:g}" + f" ({others})" * bool(others and use.streams == 1)
+                yield [have, use.name, f"`{name}`", speed, figure["load"], figure["source"]]
 
 
 def best(documents: Sequence[Document], use: Use, nodes: int) -> tuple[Mapping[str, Any], str] | None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from statistics import mean
-
 import pytest
 
-from lab.forecast import own_spark
+from lab.forecast import judge, own_spark
+from vllm_spark.sizing import constants
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("operator", "before_at_least"), [("getainode", 0.14), ("huggingface.co", 0.14)])
-def test_the_factor_of_every_second_row_brings_the_others_nearer(operator: str, before_at_least: float) -> None:
-    """One operator's Spark is slower than the one of the fit; the other's link is."""
-    rows = [row for row in own_spark.same_server(operator) if row.metric != own_spark.FIRST]
-    assert len(rows) >= 4
-    assert mean(abs(row.before) for row in rows) > before_at_least
-    assert mean(abs(row.after) for row in rows) < 0.05
+@pytest.fixture(scope="module")
+def figures() -> own_spark.Figures:
+    return own_spark.figures()
 
 
-def test_the_factors_of_all_operators_halve_the_error() -> None:
-    """A fit of seven constants left 7.1 % of the speed and 9.0 % of the first token."""
-    rows = [row for operator in own_spark.OPERATORS for row in own_spark.same_server(operator)]
-    for first, most in ((False, 0.075), (True, 0.09)):
-        some = [row for row in rows if (row.metric == own_spark.FIRST) == first]
-        assert mean(abs(row.after) for row in some) < most < mean(abs(row.before) for row in some)
+def test_the_factor_of_a_slow_spark_brings_its_other_rows_nearer(figures: own_spark.Figures) -> None:
+    before, after = ([one for one in some if one.operator == "getainode"] for some in figures[own_spark.SPEED])
+    assert len(before) >= 4
+    assert judge.quantile(before, 0.5) > 0.14
+    assert judge.quantile(after, 0.5) < 0.05
+
+
+@pytest.mark.parametrize("kind", [own_spark.SPEED, own_spark.FIRST])
+def test_the_interval_beside_an_own_factor_is_that_of_other_loads(kind: str, figures: own_spark.Figures) -> None:
+    """It is narrower than without the factor."""
+    before, after = figures[kind]
+    held = constants.spark()["own"][kind]
+    assert held["operators"] == len(judge.by_operator(after))
+    assert held["spread"] == pytest.approx(judge.quantile(after, constants.HOLDS), abs=0.015)
+    assert held["median"] == pytest.approx(judge.quantile(after, 0.5), abs=0.01)
+    assert held["spread"] < judge.quantile(before, constants.HOLDS)

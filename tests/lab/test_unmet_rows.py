@@ -1,4 +1,4 @@
-"""The form of the rows that wait for their one judgement. No test here makes a forecast of them."""
+"""The form of the rows of operators that no fit has met. No test here makes a forecast of them."""
 
 from __future__ import annotations
 

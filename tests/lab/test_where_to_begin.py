@@ -19,7 +19,13 @@ def recipe(name: str, *figures: tuple[int, float], nodes: int = 1, gates: tuple[
         {"metric": "decode", "value": value, "unit": "tok/s", "load": "l", "source": "s", "cell": {"streams": streams}}
         for streams, value in figures
     ]
-    return {"name": name, "topology": {"nodes": nodes}, "gates": {gate: {} for gate in gates}, "expected": expected}
+    return {
+        "name": name,
+        "model": {"repository": "owner/name"},
+        "topology": {"nodes": nodes},
+        "gates": {gate: {} for gate in gates},
+        "expected": expected,
+    }
 
 
 def names(text: str) -> list[str]:

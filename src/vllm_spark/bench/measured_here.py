@@ -72,10 +72,10 @@ class Measurements:
                 yield metric, measured / (speed.tokens_per_s if metric == SPEED else 1000 * found.first_token_s)
 
 
-def _factor(ratios: Sequence[float]) -> float:
-    """Return the median of measured to forecast; 1 without any, and for one that no Spark has."""
-    factor = median(ratios) if ratios else 1.0
-    return factor if 1 / FARTHEST <= factor <= FARTHEST else 1.0
+def _factor(ratios: Sequence[float]) -> float | None:
+    """Return the median of measured to forecast; None without any, and for one that no Spark has."""
+    factor = median(ratios) if ratios else 0.0
+    return factor if 1 / FARTHEST <= factor <= FARTHEST else None
 
 
 def _of(run: Evidence, hosts: Sequence[str], recipe: Document) -> bool:
@@ -110,7 +110,9 @@ def _loading_peak(cells: Iterable[CellRecord]) -> int:
     return int(GIB * max((float(figures["memory"]["median"]) for figures in starts if "memory" in figures), default=0))
 
 
-def _lines(cells: Sequence[CellRecord], run: Evidence, speed: float, first: float, own: Measured) -> Iterator[str]:
+def _lines(
+    cells: Sequence[CellRecord], run: Evidence, speed: float | None, first: float | None, own: Measured
+) -> Iterator[str]:
     """Yield the decode of one stream on each kind of text at its shortest context, and the factors of the forecast."""
     shown: dict[str, float] = {}
     for record in sorted(cells, key=lambda one: one["cell"]["depth"] + one["cell"]["prompt"]):
@@ -119,7 +121,7 @@ def _lines(cells: Sequence[CellRecord], run: Evidence, speed: float, first: floa
     date = f"{datetime.fromisoformat(run.run['started']):%d %B %Y}".lstrip("0")
     if shown:
         figures = ", ".join(f"{value:.1f} tok/s on {text}" for text, value in shown.items())
-        factors = f"speed x {speed:.2f}, first token x {first:.2f}"
+        factors = f"speed x {speed or 1:.2f}, first token x {first or 1:.2f}"
         yield f"measured here: {figures} (bench of {date}); the forecast has its factors: {factors}"
     if own.loading_peak:
         yield f"measured here: the peak of loading (bench of {date})"

@@ -37,10 +37,6 @@ class Attention(Mixer):
         return self.head_size
 
     @property
-    def attending_heads(self) -> int:
-        return self.heads if self.kv_heads else 0
-
-    @property
     def cached(self) -> tuple[int, ...]:
         return (self.window, self.kv_heads, self.head_size)
 
@@ -91,10 +87,6 @@ class LatentAttention(Mixer):
     @property
     def rotary_size(self) -> int:
         return self.rotary
-
-    @property
-    def attending_heads(self) -> int:
-        return self.heads
 
     @property
     def cached(self) -> tuple[int, ...]:

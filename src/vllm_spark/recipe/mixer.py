@@ -40,11 +40,6 @@ class Mixer:
         """The size of a head of K and V; 0 for layers that have none."""
         return 0
 
-    @property
-    def attending_heads(self) -> int:
-        """The heads that attend to every token of a cache."""
-        return 0
-
     def loaded_weights(self, hidden: int) -> int:
         """Return the weights of one layer in the engine's memory."""
         raise NotImplementedError

@@ -54,6 +54,27 @@ def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
     ]
 
 
+def raised(own: Candidate, more: Candidate, streams: int) -> Iterator[Advice]:
+    """Yield the advice to serve all streams at once, if that is faster. `more` is the recipe as it would serve them."""
+    if _together(more)[0] >= FASTER * _together(own)[0]:
+        limit = f"raise overrides.args.max-num-seqs from {own.streams} to {streams}"
+        line = f"{limit}: {_figure(more, more.speed)} in place of {_figure(own, own.speed)}"
+        yield Advice(own.recipe["name"], more.speed.slow.tokens_per_s, line)
+
+
+def _together(one: Candidate) -> tuple[float, float]:
+    """Return the least and the greatest speed in tok/s of all streams that are served at once."""
+    return one.speed.slow.tokens_per_s * one.streams, one.speed.fast.tokens_per_s * one.streams
+
+
+def _figure(one: Candidate, speed: Prediction) -> str:
+    """Return a speed: of one stream, or of all that are served at once, which is what a gain compares."""
+    if one.streams == 1:
+        return str(speed)
+    totals = dict.fromkeys(f"{total:.0f}" for total in _together(one._replace(speed=speed)))
+    return f"{' to '.join(totals)} tok/s together, {one.streams} streams at once"
+
+
 def _fastest(own: Candidate, others: Sequence[Candidate], least: float) -> list[tuple[Candidate, dict[str, float]]]:
     """Return each recipe that is the fastest on a kind of text, with the gain on its kinds; the highest gain first.
 
@@ -77,8 +98,9 @@ def _gains(own: Candidate, other: Candidate) -> dict[str, float]:
 
 
 def _told(best: Sequence[tuple[Candidate, dict[str, float]]], which: Callable[[str], str]) -> Iterator[Advice]:
-    for (recipe, speed, _), gains in best:
+    for one, gains in best:
+        recipe, speed = one.recipe, one.speed
         shown = replace(speed, speeds=[one for one in speed.speeds if one.text in gains] or speed.speeds)
         times = " to ".join(dict.fromkeys(f"{gain:.1f}" for gain in (min(gains.values()), max(gains.values()))))
-        line = f"{recipe['name']}: {shown}, {times} times as fast; {which(recipe['model']['repository'])}"
+        line = f"{recipe['name']}: {_figure(one, shown)}, {times} times as fast; {which(recipe['model']['repository'])}"
         yield Advice(recipe["name"], speed.slow.tokens_per_s, line)

@@ -1,16 +1,15 @@
 """Speeds and overheads of the kernels on the hardware, from hardware.yml. Pure but for the file.
 
 A constant belongs to a kernel or to the hardware, not to a model. A site's own value (vllm_roofline) counts before it.
-A factor that was measured on the owner's Sparks (factors.py) multiplies it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from vllm_spark.core import strict_yaml
 from vllm_spark.core.refusal import RefusedError, register
@@ -20,44 +19,56 @@ INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
 
 FILE = Path(__file__).with_name("hardware.yml")
 
-# From so many streams on the errors are those of `many`.
-MANY_STREAMS = 16
+# From so many streams on the errors are those of `many`, and from so many tokens of a prompt on those of `depth`.
+MANY_STREAMS, DEEP = 16, 8000
+
+# The share of the figures that an interval holds.
+HOLDS = 0.9
 
 # Widths in bytes per weight above which a kernel works on 16 bits, and on 8.
 BYTE, HALF = 1.5, 0.8
 
 
 class HeldOut(TypedDict):
-    """Errors of rows of operators that were left out of the fit, one after the other, for a kind of load.
-
-    `spread` holds 90 % of the rows, as a share of the forecast.
-    """
+    """Errors of a kind of figure, each operator counted once: their median, and the `spread` that holds HOLDS of the
+    figures, as a share of the forecast."""
 
     rows: int
     operators: int
-    mean: float
+    median: float
     spread: float
 
 
 class HardwareEntry(TypedDict):
-    """One hardware: its constants, what each can be at least and at most, and the errors of each kind of load."""
+    """One hardware: its constants, what each can be at least and at most, and the errors of each kind of figure: of
+    operators whom no fit has met or who were left out (`held_out`), and of other loads of a server whose own factor is
+    known (`own`)."""
 
     summary: str
     constants: Mapping[str, float]
     bounds: Mapping[str, Sequence[float]]
     by_hand: Sequence[str]
-    families: Sequence[str]
     held_out: Mapping[str, HeldOut]
+    own: Mapping[str, HeldOut]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Half the width of an interval, as a share: of the speed, and of the time to the first token. `known` is False if
-    no row of the family was seen."""
+    """Half the width of an interval as a share of the forecast, and the number of operators who gave it.
 
-    speed: float
-    first_token: float
-    known: bool
+    `own`: by other loads of their own servers. Otherwise they are operators who were left out.
+    """
+
+    spread: float
+    operators: int
+    own: bool = False
+
+    @property
+    def whose(self) -> str:
+        """Return whose figures it holds."""
+        if self.own:
+            return f"other loads of {self.operators} servers, whose factor their owners had measured"
+        return f"{self.operators} operators who were left out, each counted once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +77,17 @@ class Constants:
 
     bandwidth: float
     narrow_bf16: float
-    attention_s: float
-    delta_s: float
-    mamba_s: float
     feed_forward_s: float
-    expert_s: float
     eager_s: float
-    step_s: float
-    sequence_s: float
     all_reduce_s: float
     link: float
-    draft_s: float
     verify_s: float
-    apart_drafts: float
     experts_used: float
-    attention_token_s: float
     compute_16: float
     compute_8: float
     compute_8_marlin: float
     compute_4: float
-    compute_4_marlin: float
     compute_experts: float
-    compute_attention: float
     compute_triton: float
     compute_delta: float
     compute_mamba: float
@@ -97,18 +97,9 @@ class Constants:
 
     def compute(self, width: float, load: Load) -> float:
         """Return the FLOP per second of products with weights of this width. Marlin computes in 16 bits."""
-        if width > BYTE:
-            return self.compute_16
-        if width > HALF:
+        if HALF < width <= BYTE:
             return self.compute_8_marlin if load.marlin_8 else self.compute_8
-        return self.compute_4_marlin if load.marlin else self.compute_4
-
-    def multiplied(self, factors: Mapping[str, float]) -> Constants:
-        """Return the constants, multiplied by the factors of those that no site has set."""
-        values: dict[str, Any] = {
-            name: factor * getattr(self, name) for name, factor in factors.items() if name not in self.own
-        }
-        return replace(self, **values)
+        return self.compute_4 if width <= HALF and not load.marlin else self.compute_16
 
 
 @cache
@@ -118,15 +109,29 @@ def spark() -> HardwareEntry:
     return content
 
 
-def interval(family: str, *, several: bool = False, drafter: bool = False, streams: int = 1) -> Interval:
-    """Return the interval of a load: on one Spark or several, without a drafter or at a given acceptance of one.
+def speed_interval(*, several: bool = False, drafter: bool = False, streams: int = 1) -> Interval:
+    """Return the interval of a speed: on one Spark or several, without a drafter or at a given acceptance of one.
 
     The largest one that applies counts.
     """
-    held = spark()["held_out"]
     kinds = {"speed": True, "several": several, "drafter": drafter, "many": streams >= MANY_STREAMS}
-    widest = max(held[kind]["spread"] for kind, applies in kinds.items() if applies)
-    return Interval(widest, held["first_token"]["spread"], family in spark()["families"])
+    return max((_interval(kind) for kind, applies in kinds.items() if applies), key=lambda one: one.spread)
+
+
+def first_token_interval(prompt: int) -> Interval:
+    """Return the interval of the time to the first token of a prompt of so many tokens."""
+    return _interval("depth" if prompt >= DEEP else "first_token")
+
+
+def own_interval(kind: str) -> Interval:
+    """Return the interval beside a factor of the owner: of "speed" or of "first_token"."""
+    held = spark()["own"][kind]
+    return Interval(held["spread"], held["operators"], own=True)
+
+
+def _interval(kind: str) -> Interval:
+    held = spark()["held_out"][kind]
+    return Interval(held["spread"], held["operators"])
 
 
 def constants_of(overrides: Mapping[str, float]) -> Constants:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
-from vllm_spark.core.types import Document, Facts
+from vllm_spark.core.types import Document, Facts, MemoryFacts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.recipe import flag_names, known_issues, loader, proposed
@@ -22,8 +22,10 @@ from vllm_spark.sizing import (
     host_files,
     layout,
     memory,
+    pairs,
     prediction,
     recipe_engine,
+    reports,
     request_limits,
     speed_floor,
 )
@@ -40,10 +42,6 @@ NO_ROOM_FOR_THE_CACHE = register("no-room-for-the-cache", runbook="plan-no-go")
 
 # With this context the sliding windows of Gemma 4 are full, so a longer one hardly changes the speed.
 USUAL_CONTEXT = 1024
-
-
-# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
-LARGEST_SHARE = 0.80
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,7 @@ def forecast(
     notes += [f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown]
     if model is None:
         notes.append(f"no prediction of memory and speed: {_missing(recipe)}")
+        notes += memory.weights_alone(recipe, next(iter(facts.values()))["memory"])
     unreadable = [refusal for host, host_facts in facts.items() for refusal in host_files.unreadable(host, host_facts)]
     if model and not unreadable:
         model, layout_notes = host_files.as_filed(recipe, model, facts, context.hub_dir)
@@ -139,11 +138,16 @@ def forecast(
     # Of the others nothing was measured, so forecasts are compared without factors.
     plain = predicted(recipe, request, context.constants, model) if own else speed
     faster = better_recipes(Candidate(recipe, plain, own_load), facts, request, context) if plain else []
-    notes += request_limits.waiting(recipe, request.streams)
+    notes += [*pairs.notes(recipe, context.constants), *request_limits.waiting(recipe, request.streams)]
     refusals = [
         *unreadable,
         *request_limits.too_long(name, recipe, model.architecture if model else None, request.context),
         *(refusal for host, fit in fits.items() for refusal in too_small(name, host, recipe, fit, request)),
+        *(
+            refusal
+            for host, known in facts.items()
+            for refusal in too_large(name, host, recipe, known["memory"], model)
+        ),
         *(
             refusal
             for host, size in downloads.items()
@@ -231,7 +235,8 @@ def _drafter(drafter: Document, model: MemoryModel) -> Drafter | None:
 def better_recipes(
     own: Candidate, facts: Mapping[str, Facts], request: ForecastRequest, context: ForecastContext
 ) -> list[Advice]:
-    """Return the recommended recipes of the catalogue that fit the same hosts."""
+    """Return how the recipe itself serves all streams, and the recommended recipes of the catalogue that fit the same
+    hosts, compared with that."""
     others, nodes = [], own.recipe["topology"]["nodes"]
     for other in context.catalogue:
         speed = predicted(other, request, context.constants)
@@ -239,7 +244,13 @@ def better_recipes(
             continue
         if all(_fits(other, host_facts, request) for host_facts in facts.values()):
             others.append(Candidate(other, speed, request_limits.at_once(other, request.streams)))
-    return better.advice(own, others)
+    limit = {"args": {**own.recipe["args"], "max-num-seqs": request.streams}}
+    wider = predicted({**own.recipe, **limit}, request, context.constants) if own.streams < request.streams else None
+    if wider is None:
+        return better.advice(own, others)
+    more = Candidate(own.recipe, wider, request.streams)
+    advised = list(better.raised(own, more, request.streams))
+    return [*advised, *better.advice(more if advised else own, others)]
 
 
 def _fits(recipe: Document, facts: Facts, request: ForecastRequest) -> bool:
@@ -272,13 +283,27 @@ def too_small(name: str, host: str, recipe: Document, fit: Fit, request: Forecas
         )
 
 
+def too_large(
+    name: str, host: str, recipe: Document, known: MemoryFacts, model: MemoryModel | None
+) -> Iterator[Refusal]:
+    """Refuse weights that the reservation does not hold, of a recipe of which no more is known than their size."""
+    weights, reserved = memory.rank_bytes(recipe), memory.reserved_bytes(recipe, known["total"])
+    if model is None and weights >= reserved > 0:
+        yield NO_ROOM_FOR_THE_CACHE(
+            what=f"{name} on {host}: weights take {gib(weights)}, and the engine reserves {gib(reserved)}",
+            expected=f"more than {gib(weights)} of reservation",
+            fix=f"a recipe with smaller weights (`vllm-spark recipes`), or more of overrides.memory.utilization: "
+            f"a Spark has {gib(known['total'])}.",
+        )
+
+
 def _fix_of_room(recipe: Document, fit: Fit, required: int, request: ForecastRequest) -> str:
     """Return the fix of a cache that is too small: more of it, if the Spark has it and no known issue forbids it."""
     missing = required * fit.request - fit.room
     share = math.ceil((fit.reserved + missing) / fit.total * 100) / 100
     fixed = "kv_cache_bytes" in recipe["memory"]
     more = missing if fixed else share * fit.total - fit.reserved
-    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < LARGEST_SHARE)
+    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < pairs.LARGEST_SHARE)
     if fits:
         figure = str(required * fit.request) if fixed else f"{share:.2f} or more"
         raised = f"overrides.memory.{memory.budget_key(recipe)}: {figure}"
@@ -307,7 +332,8 @@ def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
 
 
 def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:
-    """Yield a note for each speed that the recipe's sources report, and whether it is outside of the forecast."""
+    """Yield a note for each speed that the recipe's sources report, and whether it is outside of the forecast, and one
+    for the spread of other owners' reports."""
     for entry in recipe.get("expected", []):
         if entry["metric"] != "decode" or entry["unit"] != "tok/s":
             continue
@@ -315,6 +341,8 @@ def _reported(recipe: Document, speed: Prediction | None) -> Iterator[str]:
         if speed and entry["load"].startswith(ONE_STREAM):
             note += _judged(entry, speed)
         yield note
+    if spread := reports.spread(recipe):
+        yield f"reported: {spread}, in tok/s of one stream on texts of their own"
 
 
 def _judged(entry: Document, speed: Prediction) -> str:

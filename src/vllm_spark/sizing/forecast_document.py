@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_spark.core.types import Document
 from vllm_spark.sizing.acceptance import Accepted
+from vllm_spark.sizing.constants import Interval
 from vllm_spark.sizing.forecast import Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
 from vllm_spark.sizing.prediction import Prediction, Speed
@@ -63,11 +64,16 @@ def _speed(prediction: Prediction) -> Mapping[str, Any]:
         "together_slow_tok_per_s": round(prediction.slow.served.total, 2),
         "together_fast_tok_per_s": round(prediction.fast.served.total, 2),
         "first_token_s": round(prediction.first_token_s, 3),
-        "family_measured": prediction.known,
+        "interval": _interval(prediction.of_speed),
+        "first_token_interval": _interval(prediction.of_first_token),
         "texts": [
             _text(speed.accepted, speed, prediction.interval(speed)) for speed in prediction.speeds if speed.accepted
         ],
     }
+
+
+def _interval(interval: Interval) -> Mapping[str, Any]:
+    return {"spread": interval.spread, "operators": interval.operators, "measured_here": interval.own}
 
 
 def _text(accepted: Accepted, speed: Speed, interval: tuple[float, float]) -> Mapping[str, Any]:

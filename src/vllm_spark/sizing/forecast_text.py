@@ -10,6 +10,7 @@ from vllm_spark.recipe import licences
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import request_limits
 from vllm_spark.sizing.acceptance import Share
+from vllm_spark.sizing.constants import HOLDS
 from vllm_spark.sizing.expected import ONE_STREAM
 from vllm_spark.sizing.forecast import USUAL_CONTEXT, Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit
@@ -83,8 +84,7 @@ def _speed_lines(prediction: Prediction, recipe: Document, request: ForecastRequ
     if served > 1:
         yield from _together_lines(prediction, served, context)
     yield _first_token_line(prediction, served, context)
-    if not prediction.known:
-        yield "  no row of this family was seen: the interval is that of a family left out"
+    yield from _interval_lines(prediction)
     yield f"  bound by {prediction.slow.step.bound()}"
 
 
@@ -112,6 +112,15 @@ def _together_lines(prediction: Prediction, streams: int, prompt: int) -> Iterat
     load = f"{streams} requests at once, each {prompt} tokens of prompt and {ANSWER} of answer"
     yield f"  together: {_range(slow.served.total, fast.served.total)} tok/s for {load}"
     yield f"  together, once all prompts are computed: {_range(*steady)} tok/s"
+
+
+def _interval_lines(prediction: Prediction) -> Iterator[str]:
+    """Yield whose figures the intervals hold, and what makes them narrower."""
+    speed, first = prediction.of_speed, prediction.of_first_token
+    yield f"  the interval of the speed holds {HOLDS:.0%} of the figures of {speed.whose}"
+    yield f"  the interval of the first token holds {HOLDS:.0%} of the figures of {first.whose}"
+    if not (speed.own and first.own):
+        yield "  what `bench` measures of the recipe on these Sparks makes them narrower"
 
 
 def _range(low: float, high: float) -> str:

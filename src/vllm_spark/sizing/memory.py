@@ -25,9 +25,13 @@ TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
 # The host itself needs this much: a desktop, sshd and the page cache of the weights.
 DEFAULT_FLOOR_BYTES = 8 * GIB
 
-# Allowance for activations, CUDA graphs and everything else that is neither weights nor cache. Field reports 001 and
-# 002 left 5.9 GiB for it at utilization 0.85 of 121.7 GiB: 103.4 less 30.5 and 66.95, and less 15.76 and 81.8.
-WORKSPACE_BYTES = 6 * GIB
+# Allowance for activations, CUDA graphs and everything else that is neither weights nor cache: what the engine keeps of
+# its share after a step of the most tokens. Three public logs of one 27B on a GB10 kept 9.26, 12.37 and 18.40 GiB at
+# 16,384, 32,768 and 65,536 tokens. Field reports 001 and 002 left 5.9 GiB at 2,048, and most of 30 public starts less
+# than the allowance (lab/forecast/measured/unmet/workspace.yaml).
+WORKSPACE_BYTES, WORKSPACE_TOKEN_BYTES = int(6.2 * GIB), 0.19 * GIB / 1024
+# With a cache of fixed size the engine keeps nothing: this is what a server takes.
+WORKSPACE_IN_USE_BYTES = 6 * GIB
 
 # What public starts on a GB10 needed at their peak above the ready server, at the most: 46.6 GiB against 27.4, Gemma 4
 # 31B in W4A16 on vLLM 0.30.0 (`loading` of lab/forecast/measured_memory.yml). Others needed 0 to 13.5.
@@ -170,6 +174,21 @@ def _held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Tak
     return max(0, weights - sum(part.bytes for part in parts if part.weights))
 
 
+def rank_bytes(recipe: Document) -> int:
+    """Return the weights of one rank in the engine's own memory; 0 if their size is not known."""
+    return _held_bytes(recipe, model_of(recipe), _taken(recipe))
+
+
+def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
+    """Yield what is known of the memory of a recipe that names no architecture: its weights, and what they leave."""
+    weights, reserved = rank_bytes(recipe), reserved_bytes(recipe, memory["total"])
+    if weights and reserved > weights:
+        yield (
+            f"weights take {gib(weights)} a rank of the {gib(reserved)} that the engine reserves, which leaves "
+            f"{gib(reserved - weights)} for cache and workspace; whether that is enough is not known"
+        )
+
+
 def _taken(recipe: Document) -> list[Taken]:
     """Return what flags and processes take of one Spark's memory. Weights on the host are no more than there are."""
     model = model_of(recipe)
@@ -235,7 +254,11 @@ def required_bytes(recipe: Document, total_bytes: int) -> int:
 
 def workspace_bytes(recipe: Document) -> int:
     """Return the allowance beside weights and cache. It is 0 if the recipe has a measured loading peak."""
-    return 0 if "loading_peak_bytes" in recipe["memory"] else WORKSPACE_BYTES
+    if "loading_peak_bytes" in recipe["memory"]:
+        return 0
+    if "kv_cache_bytes" in recipe["memory"]:
+        return WORKSPACE_IN_USE_BYTES
+    return WORKSPACE_BYTES + int(recipe_engine.batched_tokens(recipe) * WORKSPACE_TOKEN_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

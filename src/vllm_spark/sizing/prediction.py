@@ -1,4 +1,4 @@
-"""Speed and time to the first token of a load, with the interval that the family of the model allows. Pure."""
+"""Speed and time to the first token of a load, with their intervals. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.sizing import acceptance, burst, constants, roofline
 from vllm_spark.sizing.acceptance import Accepted
 from vllm_spark.sizing.burst import Requests, Served
-from vllm_spark.sizing.constants import Constants
+from vllm_spark.sizing.constants import Constants, Interval
 from vllm_spark.sizing.layout import Layout
 from vllm_spark.sizing.load import Load
 from vllm_spark.sizing.roofline import Step
@@ -45,16 +45,24 @@ class Prediction:
     """Decode speed of one sequence by kind of text, time to the first token, and their intervals.
 
     `speeds` has one entry without a drafter, otherwise one for each kind of text, the highest acceptance first.
-    `spread` is half the width of the interval around each of them, as a share, and `first_token_spread` that of the
-    time to the first token. `ceiling` is the speed in tok/s if every drafted token is accepted; without a drafter it is
-    the predicted speed. `known` is False for a family without rows, whose interval is that of a family left out.
+    `of_speed` is the interval around each of them, and `of_first_token` that of the time to the first token. `ceiling`
+    is the speed in tok/s if every drafted token is accepted; without a drafter it is the predicted speed.
     """
 
     speeds: Sequence[Speed]
-    spread: float
+    of_speed: Interval
+    of_first_token: Interval
     ceiling: float
-    first_token_spread: float = 0.0
-    known: bool = True
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the interval of a speed, as a share."""
+        return self.of_speed.spread
+
+    @property
+    def first_token_spread(self) -> float:
+        """Half the width of the interval of the time to the first token, as a share."""
+        return self.of_first_token.spread
 
     @property
     def slow(self) -> Speed:
@@ -136,13 +144,11 @@ def predict(
 
     shares = (accepted or acceptance.expected(drafter.tokens)) if drafter else ()
     by_rate = sorted(shares, key=lambda one: one.rate, reverse=True)
-    interval = constants.interval(
-        architecture.family, several=load.tensor_parallel > 1, drafter=drafter is not None, streams=load.streams
-    )
     return Prediction(
         speeds=[speed(one) for one in by_rate or (None,)],
-        spread=interval.speed,
+        of_speed=constants.speed_interval(
+            several=load.tensor_parallel > 1, drafter=drafter is not None, streams=load.streams
+        ),
+        of_first_token=constants.first_token_interval(requests.prompt),
         ceiling=at(1.0).tokens_per_s,
-        first_token_spread=interval.first_token,
-        known=interval.known,
     )

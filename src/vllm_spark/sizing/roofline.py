@@ -18,11 +18,10 @@ from vllm_spark.sizing.layout import UNQUANTISED, Layout, filled
 from vllm_spark.sizing.load import Drafter, Load
 
 # Causes of time in a step.
-WEIGHTS, CACHE, LAYERS, FIXED, ALL_REDUCE, DRAFTS, PROMPT, EAGER = (
+WEIGHTS, CACHE, LAYERS, ALL_REDUCE, DRAFTS, PROMPT, EAGER = (
     "reading the weights",
     "reading the cache",
     "overhead of the layers",
-    "overhead of a step",
     "all-reduces between the Sparks",
     "drafting",
     "attention of the prompt",
@@ -73,8 +72,8 @@ def expert_sets(architecture: Architecture, load: Load, constants: Constants) ->
     experts = architecture.experts
     if experts is None:
         return 0.0
-    decoding = (1 + (load.streams - 1) * load.apart) * (1 + load.drafted * constants.apart_drafts)
-    requests = (decoding if load.streams else 0.0) + load.prompt * constants.apart_drafts
+    decoding = (1 + (load.streams - 1) * load.apart) * (1 + load.drafted)
+    requests = (decoding if load.streams else 0.0) + load.prompt
     share = min(1.0, experts.per_token / (experts.count * (experts.used or constants.experts_used)))
     unused: float = (1 - share) ** requests
     return (1 - unused) / share
@@ -108,14 +107,10 @@ def step(architecture: Architecture, layout: Layout, load: Load, constants: Cons
     read = weight_bytes(architecture, layout, load, constants)
     cache = load.streams * cache_bytes(architecture, load.context, load.kv_width, load.drafted)
     triton = any(group.largest_head > LARGEST_HEAD for group in architecture.attention)
-    heads = sum(group.layers * group.attending_heads for group in architecture.attention if triton and not group.window)
     seconds = {
         WEIGHTS: _weights_s(architecture, layout, read, load, constants),
-        CACHE: cache / (load.tensor_parallel * constants.bandwidth)
-        + min(1, load.streams) * heads * load.context * constants.attention_token_s,
-        LAYERS: layers_s(architecture, constants)
-        + expert_sets(architecture, load, constants) * architecture.expert_reads * constants.expert_s,
-        FIXED: constants.step_s + load.decoded * constants.sequence_s,
+        CACHE: cache / (load.tensor_parallel * constants.bandwidth),
+        LAYERS: layers_s(architecture, constants),
     }
     if load.prompt:
         seconds[PROMPT] = _mixing_s(architecture, load, constants, triton) / load.tensor_parallel
@@ -132,14 +127,8 @@ def step(architecture: Architecture, layout: Layout, load: Load, constants: Cons
 
 def layers_s(architecture: Architecture, constants: Constants) -> float:
     """Return the time of a step that layers take beside their bytes: launches, norms, rotary embedding, routing."""
-    times = {
-        "attention": constants.attention_s,
-        "delta": constants.delta_s,
-        "mamba": constants.mamba_s,
-        "convolution": constants.feed_forward_s,
-    }
-    mixing = sum(group.layers * times[group.kernel] for group in architecture.attention)
-    return mixing + architecture.feed_forwards * constants.feed_forward_s
+    convolutions = sum(group.layers for group in architecture.attention if group.kernel == "convolution")
+    return (convolutions + architecture.feed_forwards) * constants.feed_forward_s
 
 
 def all_reduce_s(architecture: Architecture, tokens: int, load: Load, constants: Constants) -> float:
@@ -152,7 +141,7 @@ def all_reduce_s(architecture: Architecture, tokens: int, load: Load, constants:
 def _mixing_s(architecture: Architecture, load: Load, constants: Constants, triton: bool) -> float:
     """Return the time in which one rank alone would mix the tokens of the prompt."""
     rates = {
-        "attention": constants.compute_triton if triton else constants.compute_attention,
+        "attention": constants.compute_triton if triton else constants.compute_16,
         "delta": constants.compute_delta,
         "mamba": constants.compute_mamba,
         "convolution": constants.compute_mamba,
@@ -173,7 +162,8 @@ def _weights_s(
         reading = size / (constants.bandwidth * (even if load.tokens == 1 and width > hardware.BYTE else 1.0))
         # Only the last token of a prompt needs the head.
         tokens = load.decoded + min(1, load.prompt) if part == "head" else load.tokens
-        rate = constants.compute(width, load) * (constants.compute_experts if part == ROUTED else 1.0)
+        # The grouped product of experts is as fast in 4 bits as in 16.
+        rate = constants.compute_experts * constants.compute_16 if part == ROUTED else constants.compute(width, load)
         total += math.hypot(reading, 2 * counts[part] * tokens / rate)
     return total / load.tensor_parallel
 
@@ -187,7 +177,7 @@ def _drafting_s(
     size = sum(weight_bytes(model, {}, Load(streams=load.streams), constants).values()) / UNQUANTISED * drafter.width
     if drafting and "head" in drafting.borrows:
         size += architecture.vocabulary * architecture.hidden * layout.get("head", UNQUANTISED)
-    one = size / (load.tensor_parallel * constants.bandwidth) + layers_s(model, constants) + constants.draft_s
+    one = size / (load.tensor_parallel * constants.bandwidth) + layers_s(model, constants)
     if load.tensor_parallel > 1:
         one += (model.reductions + 1) * constants.all_reduce_s
     return one * (1 if drafting and drafting.block else drafter.tokens)

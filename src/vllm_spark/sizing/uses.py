@@ -9,7 +9,7 @@ from typing import Any
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.recipe import lockfile
 from vllm_spark.recipe.lockfile import Lock
-from vllm_spark.sizing import verdict
+from vllm_spark.sizing import pairs, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 
@@ -50,16 +50,19 @@ def fitting(documents: Sequence[Document], use: Use, groups: Sequence[Mapping[st
     """Return the forecasts of the pinned recipes for a use that fit each group, the one to propose first.
 
     A group has the facts of the Sparks of one server, the head's first. The highest reported speed comes first, as in
-    README's table; recipes without one follow, by forecast.
+    README's table; recipes without one follow, by forecast. One that cannot be foreseen counts by its reported speed.
     """
     fits: list[tuple[tuple[float, float], Forecast]] = []
     for document in documents:
         usable = len(groups[0]) == document["topology"]["nodes"] and has_gates(document, use)
         if usable and not lockfile.missing_pins(document, Lock()):
             foreseen = [forecast_of(document, use, group) for group in groups]
-            if all(one.go for one in foreseen) and (speed := foreseen[0].prediction):
-                figure = figure_of(document, use.streams)
-                fits.append(((figure["value"] if figure else 0.0, speed.slow.tokens_per_s), foreseen[0]))
+            figure, speed = figure_of(document, use.streams), foreseen[0].prediction
+            reported = figure["value"] if figure else 0.0
+            if all(one.go for one in foreseen) and speed and not pairs.unranked(document, ForecastContext().constants):
+                fits.append(((reported, speed.slow.tokens_per_s), foreseen[0]))
+            elif figure and not any(one.refusals or one.model for one in foreseen):
+                fits.append(((reported, 0.0), foreseen[0]))
     return [one for _, one in sorted(fits, key=lambda fit: fit[0], reverse=True)]
 
 

@@ -19,6 +19,8 @@ from vllm_spark.sizing import reference_spark
 
 SILENT = Conversation(silent=True)
 PAIR = "gemma-4-31b-nvfp4-tp2-dflash"
+# It has no forecast, and the highest reported figure.
+REPORTED = "qwen3.8-flash-next-nvfp4-tp2"
 LAN = Answer("gx10-3c4d.local", "wlan0", "10.0.0.4")
 CABLE = Answer("gx10-3c4d.local", "enp1s0f1np1", "fe80::4%enp1s0f1np1")
 OTHER = Answer("spark-5e6f.local", "eth0", "10.0.0.5")
@@ -43,7 +45,8 @@ def proposed(facts: dict[str, Any], wish: str | None) -> list[dict[str, Any]]:
     [
         (1, False, None, [("qwen", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"])]),
         (1, False, "many", [("qwen", "qwen3.6-35b-a3b-nvfp4-mtp", ["spark1"])]),
-        (2, True, "chat", [("gemma", PAIR, ["spark1", "spark2"])]),
+        (2, True, "chat", [("qwen", REPORTED, ["spark1", "spark2"])]),
+        (2, True, "pictures", [("gemma", PAIR, ["spark1", "spark2"])]),
         (
             2,
             False,

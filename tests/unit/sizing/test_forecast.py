@@ -16,12 +16,13 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
-from vllm_spark.sizing import constants, forecast, forecast_text, host_files, reference_spark
+from vllm_spark.sizing import constants, forecast, forecast_text, host_files, pairs, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
 NVFP4 = "gemma-4-26b-a4b-nvfp4-patched"
 MTP = "gemma-4-26b-a4b-fp8-mtp"
+FEW = "gemma-4-26b-a4b-fp8"
 PAIR = "gemma-4-31b-fp8-tp2"
 GB = 10**9
 
@@ -454,3 +455,64 @@ def test_two_sparks_are_proposed_to_one(nodes: int) -> None:
     result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
     assert "a recipe with smaller weights" in result.refusals[0].fix
     assert ("or one for two Sparks" in result.refusals[0].fix) == (nodes == 1)
+
+
+def test_what_is_better_for_many_streams_is_a_total_like_that_of_the_recipe() -> None:
+    """The recipe serves four at once: raising that is the first advice, and others are compared with it."""
+    recipe = document(FEW)
+    assert recipe["args"]["max-num-seqs"] == 4
+    request = ForecastRequest(streams=64)
+    context = ForecastContext(catalogue=forecast.catalogue([paths.RECIPES]))
+    facts = {"spark1": {"memory": reference_spark.MEMORY}}
+    first, *others = forecast.forecast("demo", recipe, facts, request, context).better
+    found = re.fullmatch(
+        r"raise overrides.args.max-num-seqs from 4 to 64: (\d+) tok/s together, 64 streams at once "
+        r"in place of (\d+) tok/s together, 4 streams at once",
+        first,
+    )
+    assert found
+    assert others
+    for line in others:
+        total, times = re.search(r": (\d+)(?: to \d+)? tok/s together, \d+ streams at once, ([\d.]+)", line).groups()  # type: ignore[union-attr]
+        assert float(times) == pytest.approx(int(total) / int(found[1]), abs=0.06)
+    alone = forecast.forecast("demo", recipe, facts, ForecastRequest(), context).better
+    assert alone
+    assert not any("together" in line or "raise" in line for line in alone)
+
+
+def test_of_a_recipe_without_architecture_the_weights_are_known() -> None:
+    recipe = document("qwen3.8-flash-next-nvfp4-tp2")
+    facts = {host: {"memory": reference_spark.MEMORY} for host in ("spark1", "spark2")}
+    result = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext())
+    assert result.verdict == "unknown"
+    (line,) = [note for note in result.notes if note.startswith("weights take ")]
+    assert line.startswith(
+        "weights take 61.8 GiB a rank of the 94.9 GiB that the engine reserves, which leaves 33.1 GiB"
+    )
+    small = {host: {"memory": reference_spark.memory(64)} for host in facts}
+    refused = forecast.forecast("demo", recipe, small, ForecastRequest(), ForecastContext())
+    assert {refusal.id for refusal in refused.refusals} == {"no-room-for-the-cache"}
+    assert refused.verdict == "no-go, 2 reasons"
+
+
+@pytest.mark.parametrize(
+    ("name", "site", "expected"),
+    [
+        ("qwen3.6-35b-a3b-fp8", {}, True),
+        ("qwen3.6-35b-a3b-fp8", {"all_reduce_s": 4.0e-5, "link": 1.1e10}, False),
+        ("qwen3.6-35b-a3b-fp8", {"all_reduce_s": 4.0e-5}, True),
+        ("gemma-4-31b-fp8", {}, False),
+        ("minimax-m2.7-nvfp4-tp2", {}, False),
+    ],
+)
+def test_a_pair_of_experts_is_not_ranked_before_all_reduces_are_timed(
+    name: str, site: dict[str, float], expected: bool
+) -> None:
+    """A dense model is, and one that a Spark does not hold."""
+    recipe = document(name)
+    recipe["topology"] = {**recipe["topology"], "nodes": 2, "tensor_parallel": 2}
+    known = constants.constants_of(site)
+    facts = {host: {"memory": reference_spark.MEMORY} for host in ("spark1", "spark2")}
+    assert pairs.unranked(recipe, known) == expected
+    notes = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext(constants=known)).notes
+    assert any("time two all-reduces" in note for note in notes) == expected

@@ -35,7 +35,7 @@ def test_the_cache_of_a_report_is_predicted(name: str, utilization: float, cache
     model = memory.model_of(document)
     assert model is not None
     fit = memory.fit(document, model, reference_spark.MEMORY, document["args"]["max-model-len"])
-    assert fit.room / GIB == pytest.approx(cache, abs=1.0)
+    assert fit.room / GIB == pytest.approx(cache, abs=1.2)
 
 
 def test_quantising_at_load_needs_the_size_of_the_files() -> None:
@@ -69,7 +69,7 @@ def test_a_cache_of_a_given_size_comes_on_top_of_the_weights() -> None:
     model = memory.model_of(document)
     assert model is not None
     weights = sum(model.loaded_bytes(1).values())
-    assert memory.reserved_bytes(document, TOTAL) == weights + memory.WORKSPACE_BYTES + 10 * GIB
+    assert memory.reserved_bytes(document, TOTAL) == weights + memory.workspace_bytes(document) + 10 * GIB
     assert memory.fit(document, model, reference_spark.MEMORY, 1024).room == 10 * GIB
 
 

@@ -99,7 +99,7 @@ def _show(fits: Sequence[Forecast], documents: Mapping[str, Document], use: Use)
     table = Table(*columns, box=None, pad_edge=False)
     for fit in fits:
         figure, speed = uses.figure_of(documents[fit.name], use.streams), fit.prediction
-        forecast = speed.cell() if speed else "?"
+        forecast = speed.cell() if speed else "reported only"
         table.add_row(fit.name, forecast, f"{figure['value']:g}" if figure else "?", f"{fit.download_bytes / GB:.1f}")
     text_table.show(table)
 

@@ -1,0 +1,42 @@
+"""Servers of several Sparks that may be slower than one Spark, as long as no all-reduce of the site is timed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_spark.core.types import Document
+from vllm_spark.sizing import memory, reference_spark
+from vllm_spark.sizing.constants import Constants
+
+# The constants that two timings give: of a small all-reduce, and of a large one.
+TIMED = frozenset({"all_reduce_s", "link"})
+
+# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
+LARGEST_SHARE = 0.80
+
+
+def held_by_one(recipe: Document) -> bool:
+    """Return whether the largest share of one Spark holds the weights of a recipe and its workspace."""
+    model = memory.model_of(recipe)
+    weights = sum(model.loaded_bytes(1).values()) if model else memory.file_bytes(recipe)
+    return weights + memory.workspace_bytes(recipe) < LARGEST_SHARE * reference_spark.MEMORY["total"]
+
+
+def unranked(recipe: Document, site: Constants) -> bool:
+    """Return whether a server is not to be ranked above the same model on one Spark.
+
+    Owners of a mixture with narrow experts measured 0.76 to 1.3 times one Spark, which follows from the time of an
+    all-reduce: public ones are 40 to 140 us.
+    """
+    model = memory.model_of(recipe)
+    several = recipe["topology"]["nodes"] > 1 and model is not None and model.architecture.experts is not None
+    return several and not site.own >= TIMED and held_by_one(recipe)
+
+
+def notes(recipe: Document, site: Constants) -> Iterator[str]:
+    """Yield what to measure before such a server is chosen for its speed."""
+    if unranked(recipe, site):
+        yield (
+            "one Spark holds this mixture of experts, and may be as fast: time two all-reduces (all_reduce_perf of "
+            "nccl-tests at 10 KB and at 64 MB) and set all_reduce_s and link in vllm_roofline to foresee which is"
+        )
