@@ -20,7 +20,8 @@ from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, SCRATCH_IN_CONT
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import gib
-from vllm_spark.recipe import engine_arguments, flag_names, flag_ranges, kept_files, known_issues, loader, rules
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import engine_arguments, flag_names, kept_files, known_issues, loader, roles, rules
 from vllm_spark.recipe.engine_flags import Engine
 from vllm_spark.recipe.lockfile import COMMIT
 from vllm_spark.sizing import reference_spark
@@ -239,7 +240,8 @@ def _refuse_changes(file: Path, launch: Launch) -> None:
 
 def _refuse_other_servers(file: Path, flags: Mapping[str, Any]) -> None:
     """Raise RefusedError for a server that answers no chat."""
-    faults = list(flag_ranges.faults({flag: flags[flag] for flag in flag_ranges.TASKS if flag in flags}))
+    chats = roles.VALUES[CHAT]
+    faults = [roles.task_fault(flag, flags[flag], CHAT) for flag in roles.TASKS if flags.get(flag, "auto") not in chats]
     omni = [
         f"--{flag}, which is vllm-omni's: a server of pictures, video or speech"
         for flag in flags
