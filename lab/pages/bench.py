@@ -13,6 +13,7 @@ from vllm_spark.node.bench.chunks import TOGETHER_S
 from vllm_spark.node.bench.corpus import PREFIX_TOKENS
 from vllm_spark.node.bench.figures import GAP_PERCENT
 from vllm_spark.node.bench.leading import PROMPT_OUTPUT, PROMPT_SHARE, leading_metrics
+from vllm_spark.node.bench.pooled import REQUESTS, TAIL_PERCENT
 from vllm_spark.node.bench.records import UNITS
 from vllm_spark.node.bench.stream import FIRST_TOKEN_S, GAP_S, LAG_PERCENT, LAG_TICK_S
 
@@ -101,6 +102,14 @@ DEFINITIONS = {
         "Accepted tokens of each drafted position / drafts. A position counts only if all before it are accepted.",
         "`vllm:spec_decode_num_accepted_tokens_per_pos_total`",
     ),
+    "documents": Definition(
+        f"Documents of a run / the time from its first request to its last answer, of a server for embeddings or of a "
+        f"reranker. Each stream sends {REQUESTS} requests one after the other.",
+        "own",
+    ),
+    "read": Definition("The tokens of these documents by `usage`, in the same time.", "own"),
+    "latency": Definition("The median of all requests of a run, sent until the last byte of the answer.", "own"),
+    "latency_p95": Definition(f"The {TAIL_PERCENT}th percentile of the same.", "own"),
     "request": Definition("Request sent until the end of its stream.", "`e2e latency` of the other tools"),
     "output": Definition(
         "Tokens of an answer. Requests set min_tokens = max_tokens and ignore_eos, so all answers have one length.",

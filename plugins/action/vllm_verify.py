@@ -17,6 +17,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_requests 
 from vllm_spark.core import inventory_host
 from vllm_spark.doctor.places import Place
 from vllm_spark.lifecycle import history
+from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.node.host_layout import deployment_of
 from vllm_spark.verify import report, startup
 from vllm_spark.verify.edge_target import EdgeTarget
@@ -63,7 +64,7 @@ class ActionModule(EdgeProbeAction):
     def _gates(self) -> dict[str, Any]:
         """Wait until the rank serves, then judge its gates and write the report."""
         request = GateRequest.from_json(self.args["gates"])
-        watch = startup.StartupWatch(deadline_s=request.deadline_s)
+        watch = startup.StartupWatch(request.deadline_s, PROOFS[request.role].word)
         try:
             how = {"brief": not self.verbose, "thorough": self.args.get("thorough", True)}
             run_of = Verification(request, self._place(request), self._probe, self.say, watch, **how)

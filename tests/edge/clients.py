@@ -22,6 +22,8 @@ import httpx
 import openai
 
 MODEL = "model"
+# Models of other roles.
+VECTORS, SORTER = "qwen3-embedding-0.6b", "qwen3-reranker-0.6b"
 MESSAGES: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
 TOOLS: Any = [
     {
@@ -141,7 +143,32 @@ def litellm(client: openai.OpenAI) -> None:
         say(raised=type(error).__name__, message=str(error))
 
 
-CASES = {case.__name__: case for case in (chat, tools, stream, small_picture, large_picture, errors, busy, litellm)}
+def roles(client: openai.OpenAI) -> None:
+    """The ids of all models, vectors of two texts, and what the client makes of a chat with a model for vectors."""
+    say(models=sorted(model.id for model in client.models.list()))
+    answer = client.embeddings.create(model=VECTORS, input=["bread at home", "a law"])
+    say(vectors=[entry.embedding for entry in answer.data], tokens=answer.usage.prompt_tokens)
+    say(**refused(lambda: client.chat.completions.create(model=VECTORS, messages=MESSAGES)))
+    say(**refused(lambda: client.embeddings.create(model=MODEL, input="a")))
+
+
+def litellm_roles(client: openai.OpenAI) -> None:
+    """Vectors, and the order of two documents."""
+    import litellm as library  # noqa: PLC0415  seconds, and only this case needs it
+
+    library.suppress_debug_info = True
+    words: Any = {"api_base": str(client.base_url), "api_key": client.api_key}
+    answer = library.embedding(model=f"hosted_vllm/{VECTORS}", input=["bread at home"], **words)
+    say(vectors=[entry["embedding"] for entry in answer.data], tokens=answer.usage.prompt_tokens)
+    documents = ["a law", "bread at home"]
+    answer = library.rerank(model=f"hosted_vllm/{SORTER}", query="bread", documents=documents, **words)
+    say(order=[result["index"] for result in answer.results])
+
+
+CASES = {
+    case.__name__: case
+    for case in (chat, tools, stream, small_picture, large_picture, errors, busy, litellm, roles, litellm_roles)
+}
 
 
 def main() -> None:

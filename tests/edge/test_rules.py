@@ -48,7 +48,17 @@ def test_haproxy_accepts_every_golden_configuration(file: Path, tmp_path: Path) 
 
 # vllm-project/vllm#58144, and what else a vLLM has.
 UNLISTED_GET = ("/metrics", "/docs", "/openapi.json", "/redoc", "/version", "/ping", "/load", "/")
-UNLISTED_POST = ("/invocations", "/tokenize", "/detokenize", "/pause", "/collective_rpc", "/scale_elastic_ep")
+UNLISTED_POST = (
+    "/v1/rerank",
+    "/rerank",
+    "/v1/score",
+    "/invocations",
+    "/tokenize",
+    "/detokenize",
+    "/pause",
+    "/collective_rpc",
+    "/scale_elastic_ep",
+)
 # Spellings of listed paths, and other methods.
 ODD = [
     ("GET", "/v1/../metrics"),

@@ -38,6 +38,11 @@ SITE = {"spark1": "192.168.1.20", "spark2": "192.168.1.21", "spark3": "192.168.1
 # A pair whose worker is the first Spark, on another port.
 FAR_PAIR = {**PAIR, "name": "far-pair", "hosts": ["spark2", "spark1"], "bind": "0.0.0.0"}  # noqa: S104
 
+# Servers of other roles beside the chat of `demo`, and a reranker on another Spark.
+VECTORS = {"name": "vectors", "recipe": "qwen3-embedding-0.6b", "hosts": ["spark1"], "active": False}
+SORTER = {"name": "sorter", "recipe": "qwen3-reranker-0.6b", "hosts": ["spark1"], "active": False}
+FAR_SORTER = {**SORTER, "name": "far-sorter", "hosts": ["spark3"], "active": True}
+
 # Name of a golden file -> (vllm_deployments, vllm_edge, the address of spark1).
 GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]] = {
     "one-spark": ([DEMO, OTHER, LONE_WORKER], {"open": False}, "192.168.1.20"),
@@ -65,6 +70,8 @@ GOLDEN: Mapping[str, tuple[Sequence[Mapping[str, Any]], Mapping[str, Any], str]]
         {"open": False, "site": SITE, "metrics_from": ["192.168.1.20"], "metrics_server": "spark1"},
         "192.168.1.20",
     ),
+    "roles": ([DEMO, VECTORS, SORTER], {"open": False}, "192.168.1.20"),
+    "roles-of-a-site": ([DEMO, VECTORS, REPLICA, FAR_SORTER], {"open": False, "site": SITE}, "192.168.1.20"),
     "own-files": (
         [DEMO],
         {

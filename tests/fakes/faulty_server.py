@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 import zlib
@@ -35,6 +36,8 @@ VOCABULARY = (
     "thin thick long short second third again every each other new old good simple careful patient usual common basic"
 )
 WORDS = VOCABULARY.split()
+# Numbers of a vector.
+VECTOR = 64
 
 # A part of the question -> the one right answer.
 KNOWN = {
@@ -117,8 +120,13 @@ class MockServer:
                 return document({"version": f"{self.version}+cu130"})
             case "/metrics":
                 return Reply(200, [self._metrics().encode()], "text/plain")
+        return self._answered(path, body, rng, fault)
+
+    def _answered(self, path: str, body: Mapping[str, Any], rng: Random, fault: Fault | None) -> Reply:
         if body["model"] != self.name and not self.knows_every_name:
             return refusal(404, f"The model `{body['model']}` does not exist.")
+        if path in POOLED:
+            return document({"model": self.name, **POOLED[path](body), "usage": {"prompt_tokens": 9}})
         completion = complete(body, rng)
         completion.model = self.name
         completion.prompt_tokens = self._count(body)
@@ -144,6 +152,37 @@ class MockServer:
             return self.tokens_per_text(body["prompt"])
         pictures = sum(part["type"] == "image_url" for part in parts(body))
         return 12 + self.tokens_per_text(json.dumps([part.get("text") for part in parts(body)])) + 70 * pictures
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def vector(text: str) -> list[float]:
+    """Return a bag of words as a vector of length 1: texts with the same words are near."""
+    numbers = [0.0] * VECTOR
+    for word in words_of(text):
+        numbers[zlib.crc32(word.encode()) % VECTOR] += 1
+    return [number / math.hypot(*numbers) for number in numbers]
+
+
+def overlap(query: str, text: str) -> float:
+    """Return the share of the words of a query that a text has."""
+    return len({*words_of(query)} & {*words_of(text)}) / (1 + len({*words_of(query)}))
+
+
+def embedded(body: Mapping[str, Any]) -> dict[str, Any]:
+    texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+    return {"data": [{"index": at, "embedding": vector(text)} for at, text in enumerate(texts)]}
+
+
+def sorted_by(body: Mapping[str, Any]) -> dict[str, Any]:
+    scored = sorted((overlap(body["query"], text), at) for at, text in enumerate(body["documents"]))
+    return {"results": [{"index": at, "relevance_score": score} for score, at in reversed(scored)]}
+
+
+# Path -> what a server of that role answers.
+POOLED = {"/v1/embeddings": embedded, "/v1/rerank": sorted_by}
 
 
 def parts(body: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,22 +13,23 @@ from fakes.faulty_replies import BOTH_FORMS, WHOLE_ONLY
 from fakes.faulty_server import Fault, MockServer, Reply, serving
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.engine_api import CHAT
 from vllm_spark.verify import registry, runner
 from vllm_spark.verify.gate import no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.verdict import Verdict
 
-# Every optional gate with its smallest options: the fields that its schema requires, at their maximum.
+# Every optional gate of chats with its smallest options: the fields that its schema requires, at their maximum.
 ALL = {
     "ready": {"deadline_s": 600},
     **{
         gate.name: {name: gate.schema["properties"][name]["maximum"] for name in gate.schema.get("required", ())}
         for gate in registry.OPTIONAL
-        if gate.schema
+        if gate.schema and CHAT in gate.roles
     },
 }
 # The gates that judge responses, in their order; log and fabric judge the log.
-ORDER = [gate.name for gate in registry.GATES if gate.requests is not no_requests]
+ORDER = [gate.name for gate in registry.GATES if gate.requests is not no_requests and CHAT in gate.roles]
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,12 @@ class Engine(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        if self.mode == "good":
+        if self.mode == "role":
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert asked.pop("model") == "m"
+            served = [proof for proof in engine_api.PROOFS.values() if (proof.path, proof.body) == (self.path, asked)]
+            self.reply(200, json.dumps({served[0].mark.strip('"'): 1}))
+        elif self.mode == "good":
             self.reply(200, '{"choices": [{"text": "a"}]}')
         elif self.mode == "key":
             self.reply(401, "Unauthorized")
@@ -166,6 +171,13 @@ def test_the_responses_of_a_server(
     probe = liveness.probe_token("no-such-deployment", server, 1.0)
     assert (probe["answered"], probe["progress"]) == (answered, progress)
     assert probe["detail"]
+
+
+@pytest.mark.parametrize("role", engine_api.PROOFS)
+def test_a_server_is_asked_by_its_role(role: str, server: dict[str, Any]) -> None:
+    Engine.mode = "role"
+    probe = liveness.probe_token("no-such-deployment", {**server, "role": role}, 1.0)  # type: ignore[typeddict-item]
+    assert (probe["answered"], probe["role"]) == (True, role)
 
 
 def test_a_reply_without_an_end_is_cut(server: dict[str, Any]) -> None:

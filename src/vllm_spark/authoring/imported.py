@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vllm_spark.authoring import composing, family, image_pins, launch_flags, least_size, refused_values
+from vllm_spark.authoring import composing, family, image_pins, launch_flags, least_size, pooling, refused_values, task
 from vllm_spark.authoring.composing import UTILIZATION
 from vllm_spark.authoring.launch_file import BAD_IMPORT, Launch, bad
 from vllm_spark.authoring.model_facts import Question
@@ -20,7 +20,8 @@ from vllm_spark.core.container_layout import CACHE_IN_CONTAINER, SCRATCH_IN_CONT
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import gib
-from vllm_spark.recipe import engine_arguments, flag_names, flag_ranges, kept_files, known_issues, loader, rules
+from vllm_spark.node.engine_api import CHAT, EMBED, RERANK
+from vllm_spark.recipe import engine_arguments, flag_names, kept_files, known_issues, loader, roles, rules
 from vllm_spark.recipe.engine_flags import Engine
 from vllm_spark.recipe.lockfile import COMMIT
 from vllm_spark.sizing import reference_spark
@@ -67,7 +68,8 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
     engine = flag_names.engine_of(base["engine"]["version"])
     named, flags = _flags(launch, engine, result)
     model = launch.model or str(flags.get("model") or named)
-    _refuse_other_servers(file, flags)
+    role = _role(flags, model)
+    _refuse_other_servers(file, flags, role)
     nodes = _nodes(file, launch, flags, result)
     _refuse_model(file, launch, model)
     image, engine_block = image_pins.choose(launch, flags, base, catalogue, result.left_out)
@@ -80,6 +82,7 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
         "schema_version": 1,
         "name": name,
         "summary": f"{model} as {text.one_line(file.name)} serves it, imported",
+        **({"role": role} if role != CHAT else {}),
         "sources": [launch.what],
         "image": image,
         "engine": engine_block,
@@ -90,7 +93,7 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
         "topology": composing.topology(nodes),
         "memory": _memory(flags, result),
         "runtime": {"shm_size": "16g"},
-        "gates": composing.gates(args, nodes),
+        "gates": _gates(args, nodes, role),
         **({"expected": list(_figures(launch.figures))} if launch.figures else {}),
     }
     _refuse_too_large(file, result.recipe)
@@ -101,7 +104,25 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
     result.recipe["args"] = dict(sorted(result.recipe["args"].items()))
     _take_over(result, file)
     result.questions += _questions(result.recipe)
+    if role == EMBED:
+        result.questions.append(Question("gates.embed.dimensions", "how long is a vector? The model's card says it"))
     return result
+
+
+def _role(flags: Mapping[str, Any], model: str) -> str:
+    """Return the role of a server: the engine makes one of embeddings of a chat model by its flags alone, and which one
+    its repository's name says."""
+    named = task.of_name(model)
+    pools = named in pooling.ROLES or any(flags.get(flag, "auto") not in roles.VALUES[CHAT] for flag in roles.TASKS)
+    classes = any(flags.get(flag) in roles.VALUES[RERANK][3:] for flag in roles.TASKS)
+    return (RERANK if named == RERANK or classes else EMBED) if pools else CHAT
+
+
+def _gates(args: Mapping[str, Any], nodes: int, role: str) -> dict[str, Any]:
+    """Return the gates of an imported recipe. Its file does not say how long a vector is."""
+    if role == CHAT:
+        return composing.gates(args, nodes)
+    return pooling.gates(role, nodes, {"dimensions": 1} if role == EMBED else {})
 
 
 def _args(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
@@ -237,9 +258,10 @@ def _refuse_changes(file: Path, launch: Launch) -> None:
         raise bad(file, what, "an engine as its image has it", fix)
 
 
-def _refuse_other_servers(file: Path, flags: Mapping[str, Any]) -> None:
-    """Raise RefusedError for a server that answers no chat."""
-    faults = list(flag_ranges.faults({flag: flags[flag] for flag in flag_ranges.TASKS if flag in flags}))
+def _refuse_other_servers(file: Path, flags: Mapping[str, Any], role: str) -> None:
+    """Raise RefusedError for a server of no role, and for flags of two."""
+    taken = roles.VALUES[role]
+    faults = [roles.task_fault(flag, flags[flag], role) for flag in roles.TASKS if flags.get(flag, "auto") not in taken]
     omni = [
         f"--{flag}, which is vllm-omni's: a server of pictures, video or speech"
         for flag in flags
@@ -249,7 +271,7 @@ def _refuse_other_servers(file: Path, flags: Mapping[str, Any]) -> None:
         what, expected = (
             (omni[0], "flags of vLLM") if omni else (faults[0].what.replace("args.", "--"), faults[0].expected)
         )
-        raise bad(file, what, expected, "choose a recipe of a model that generates text.")
+        raise bad(file, what, expected, "choose a recipe of one of the roles: chat, embed or rerank.")
 
 
 def _refuse_too_large(file: Path, recipe: Document) -> None:
@@ -283,7 +305,7 @@ def _leave_out_refused(result: Imported, file: Path) -> None:
             BAD_IMPORT(what=f"{file}: {fault.what}", expected=fault.expected, fix=f"correct {file}.")
             for fault in faults
         )
-    recipe["gates"] = composing.gates(recipe["args"], recipe["topology"]["nodes"])
+    recipe["gates"] = _gates(recipe["args"], recipe["topology"]["nodes"], roles.of(recipe))
 
 
 def _nodes(file: Path, launch: Launch, flags: Mapping[str, Any], result: Imported) -> int:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_spark.authoring import checkpoint as checkpoints
-from vllm_spark.authoring import composing, dimensions, engine_choice, family, judging, least_size, model_facts, task
+from vllm_spark.authoring import (
+    composing,
+    dimensions,
+    engine_choice,
+    family,
+    judging,
+    least_size,
+    model_facts,
+    pooling,
+    task,
+)
 from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.composing import Request
 from vllm_spark.authoring.judging import Verdict
@@ -18,6 +28,7 @@ from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB
 from vllm_spark.recipe import architecture
+from vllm_spark.sizing import reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
 
 NEEDS_CODE = register("needs-remote-code", runbook="recipe-new")
@@ -44,7 +55,8 @@ class Order:
 class NewRecipe:
     """The result. `recipe` names its architectures; `architectures` are those that the catalogue does not have.
 
-    `verdicts` are by number of Sparks, of every number that the memory permits to judge.
+    `verdicts` are by number of Sparks, of every number that the memory permits to judge. `family` is empty for a role
+    other than chat.
     """
 
     recipe: Document
@@ -58,6 +70,8 @@ class NewRecipe:
 def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRecipe:
     """Return the new recipe. Raises RefusedError if there can be none."""
     opened = checkpoints.open_checkpoint(source)
+    if opened.task.name in pooling.ROLES:
+        return _pooled(source, opened, order, catalogue)
     if opened.task.name != "chat":
         raise RefusedError([task.refusal(opened.name, opened.task)])
     known = _family(opened, order)
@@ -81,6 +95,20 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     used = {recipe[key].get("architecture") for key in ("model", "drafter") if key in recipe}
     brought = {name: one for name, one in new.items() if name in used}
     return NewRecipe(recipe, brought, questions[chosen], verdicts, read, known["name"])
+
+
+def _pooled(source: Source, opened: Checkpoint, order: Order, catalogue: Sequence[Document]) -> NewRecipe:
+    """Return the recipe of a model for embeddings or of a reranker, for one Spark if no number is asked for."""
+    _refuse_early(opened, order)
+    if opened.config.get("auto_map"):
+        raise RefusedError([_needs_code(opened)])
+    nodes, total = order.nodes or min(NODES), reference_spark.memory(order.node_memory_gb)["total"]
+    base = order.like or engine_choice.choose(opened.name, pooling.ANY_FAMILY, catalogue)
+    recipe, questions = pooling.compose(source, opened, base, order.request, pooling.Sparks(nodes, total))
+    verdict = judging.judge(recipe, order.node_memory_gb, ForecastRequest(None, order.request.streams), catalogue)
+    if verdict.refusals:
+        raise RefusedError(verdict.refusals)
+    return NewRecipe(recipe, {}, questions, {nodes: verdict}, opened, "")
 
 
 def _family(opened: Checkpoint, order: Order) -> Document:

@@ -38,6 +38,12 @@ WORDS: Mapping[Name, str] = {
 }
 
 
+# What a role for the task would need beside its gate.
+MISSING: Mapping[Name, str] = {
+    "transcribe": ". vLLM needs its packages vllm[audio] for it, and neither the edge nor a gate knows its path",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """`why` says what of the files tells the task; it is empty for chats."""
@@ -51,7 +57,7 @@ CHAT = Task("chat")
 
 def of(source: Source, config: Mapping[str, Any]) -> Task:
     """Return the task of a model. Raises RefusedError for a modules.json that is no list."""
-    pooling = any(kind.endswith(".Pooling") for kind in _modules(source))
+    pooling = any(kind.endswith(".Pooling") for kind, _ in layers(source))
     crossed = SENTENCES in source.files and '"CrossEncoder"' in source.text(SENTENCES)
     if crossed:
         return Task("rerank", f"{SENTENCES} names a CrossEncoder")
@@ -63,11 +69,16 @@ def of(source: Source, config: Mapping[str, Any]) -> Task:
         if name != "chat":
             named = config.get("id2label")
             one_label = config.get("num_labels") == 1 or (isinstance(named, Mapping) and len(named) == 1)
-            name = "rerank" if name == "classify" and one_label else name
+            sorts = one_label or of_name(source.repository) == "rerank"
+            name = "rerank" if name == "classify" and sorts else name
             return Task(name, f"its architecture is {text.one_line(str(architecture))}")
-    return next(
-        (Task(name, "its name says so") for name, word in NAMED.items() if word.search(source.repository)), CHAT
-    )
+    named = of_name(source.repository)
+    return Task(named, "its name says so") if named != CHAT.name else CHAT
+
+
+def of_name(repository: str) -> Name:
+    """Return the task that a repository's name says."""
+    return next((name for name, word in NAMED.items() if word.search(repository)), CHAT.name)
 
 
 def of_architecture(architecture: str) -> Name:
@@ -85,20 +96,21 @@ def _tables() -> Any:
 
 
 def refusal(name: str, task: Task) -> Refusal:
-    """Return the refusal of a model that answers no chats."""
+    """Return the refusal of a model of a task that no role serves."""
     return ANOTHER_TASK(
-        what=f"{name} is a model for {WORDS[task.name]}, not for chats: {task.why}",
-        expected="a model that generates text, which the gates of a recipe ask for",
+        what=f"{name} is a model for {WORDS[task.name]}, which no role serves: {task.why}{MISSING.get(task.name, '')}",
+        expected="a model of the role chat, embed or rerank, whose answers a gate can judge",
         fix="name such a model. The toolkit serves no other task; vLLM itself does, beside a recipe with less memory.",
     )
 
 
-def _modules(source: Source) -> list[str]:
-    """Return the types of the layers that sentence-transformers puts around a model."""
+def layers(source: Source) -> list[tuple[str, str]]:
+    """Return (type, folder) of the layers that sentence-transformers puts around a model. Raises RefusedError."""
     if MODULES not in source.files:
         return []
     try:
         found = json.loads(source.text(MODULES))
     except (ValueError, RecursionError) as error:
         raise RefusedError([bad_file(source.name, MODULES, f"is not JSON ({error})")]) from error
-    return [str(one.get("type")) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    entries = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [(str(one.get("type")), str(one.get("path", ""))) for one in entries]

@@ -17,7 +17,7 @@ from vllm_spark.node.bench.records import UNITS, Cell, CellRecord, Figure
 Judgement = Literal["same", "better", "worse", "shown", "not measured", "worthless"]
 JUDGED = frozenset({"same", "better", "worse"})
 
-MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance"})
+MORE_IS_BETTER = frozenset({"decode", "total", "prefill", "tokens_per_step", "acceptance", "documents", "read"})
 TOO_NOISY = "too noisy"
 DRIFT = "drift"
 # A band that is wider cannot tell an unchanged server from a broken one.

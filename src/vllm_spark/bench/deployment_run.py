@@ -172,7 +172,7 @@ class DeploymentRun:
         impossible = [(cell, variants.impossible(cell["server"], self.spec.recipe)) for cell in cells]
         streams = self.spec.recipe.get("args", {}).get("max-num-seqs")
         possible = [cell for cell, why in impossible if not why]
-        fit = profile_fit.fit(possible, self.gates.max_model_len, int(streams) if streams else None)
+        fit = profile_fit.fit(possible, self.gates.max_model_len, int(streams) if streams else None, self.gates.role)
         left_out = [*(LeftOut(cell, why) for cell, why in impossible if why), *fit.left_out]
         if not fit.cells:
             reason = left_out[0].why if left_out else f"it has none for recipe {self.spec.recipe['name']}"

@@ -29,6 +29,7 @@ SAMPLING: Mapping[str, Any] = {"temperature": 0}
 # The fields of a row in the order of the product: a change of the server takes minutes and comes last.
 FIELDS: Mapping[str, Any] = {
     "server": {}, "sampling": SAMPLING, "corpus": None, "prompt": None, "output": None, "depth": 0, "streams": 1,
+    "role": None, "documents": None,
 }  # fmt: skip
 
 
@@ -96,6 +97,8 @@ def cell_id(cell: Mapping[str, Any]) -> str:
     unusual = {name: value for name, value in cell["sampling"].items() if SAMPLING.get(name) != value}
     changes = " ".join(f"{name}={_short(value)}" for name, value in {**unusual, **cell["server"]}.items())
     lengths = f"p{cell['prompt']} o{cell['output']} d{cell['depth']} s{cell['streams']}"
+    if cell.get("role"):
+        lengths = f"{cell['role']} p{cell['prompt']} n{cell['documents']} s{cell['streams']}"
     return f"{cell['corpus']} {lengths} {changes}".rstrip()
 
 
@@ -125,7 +128,7 @@ def _recipes(rows: Sequence[Document]) -> dict[str, frozenset[str]]:
 
 
 def _cell(values: Mapping[str, Any]) -> Cell:
-    return Cell(
+    cell = Cell(
         id=cell_id(values),
         corpus=values["corpus"],
         prompt=values["prompt"],
@@ -135,6 +138,9 @@ def _cell(values: Mapping[str, Any]) -> Cell:
         sampling=dict(values["sampling"]),
         server=dict(values["server"]),
     )
+    if values["role"]:
+        cell["role"], cell["documents"] = values["role"], values["documents"]
+    return cell
 
 
 def _listed(value: Any) -> list[Any]:

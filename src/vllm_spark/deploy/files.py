@@ -13,7 +13,9 @@ from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
+from vllm_spark.node.engine_api import CHAT
 from vllm_spark.node.host_layout import LIVENESS, UNIT_DIR, UNIT_FILE
+from vllm_spark.recipe import roles
 from vllm_spark.sizing import memory
 
 # The modules of the state of a deployment and of the limits of its unit.
@@ -103,6 +105,7 @@ def _programs(spec: Spec) -> Iterator[File]:
             yield _unit(name)
         probe = {
             **api_place(spec),
+            **({} if (role := roles.of(spec.recipe)) == CHAT else {"role": role}),
             "model": spec.recipe["model"]["served_name"],
             "deadline_s": spec.recipe["gates"]["ready"]["deadline_s"],
         }

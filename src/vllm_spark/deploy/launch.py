@@ -21,7 +21,7 @@ from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.node import host_layout, launch_difference
 from vllm_spark.node.unit_limits import STOP_TIMEOUT_S
 from vllm_spark.node.unix_http import SCHEME
-from vllm_spark.recipe import conditions, host_memory
+from vllm_spark.recipe import conditions, host_memory, roles
 from vllm_spark.recipe.flag_argv import OptionArgv, flag_argv
 from vllm_spark.recipe.hub_cache import hub_folder, snapshot
 from vllm_spark.sizing import memory
@@ -126,7 +126,7 @@ def flags(spec: Spec) -> dict[str, Any]:
         }
     if spec.group:
         planned |= rank_group.flags(spec.group)
-    defaults = _beside_connector(recipe) | (closed_engine.flags(spec) if closed else {})
+    defaults = roles.flags(recipe) | _beside_connector(recipe) | (closed_engine.flags(spec) if closed else {})
     return {**defaults, **recipe["args"], **{flag: value for flag, value in planned.items() if value is not None}}
 
 

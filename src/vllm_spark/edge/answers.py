@@ -110,6 +110,9 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "The engine that had the model has just ended: ask again.",
     ),
     "who": ("invalid_request_error", "bad_forward", "The other edge does not say who asks."),
+    "role_chat": ("invalid_request_error", "wrong_role", "This model chats: ask /v1/chat/completions."),
+    "role_embed": ("invalid_request_error", "wrong_role", "This model makes vectors of texts: ask /v1/embeddings."),
+    "role_rerank": ("invalid_request_error", "wrong_role", "This model sorts documents: ask /v1/rerank."),
     "none": (UNAVAILABLE, "nothing_started", "No model of this {whole} is started."),
 }
 

@@ -19,14 +19,15 @@ from vllm_spark.inventory import placement
 from vllm_spark.inventory.edge import OFF, OWN_CA, THREADS, EdgeBackend
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.node import deployment_state, edge_key, host_layout
+from vllm_spark.node.engine_api import RERANK
 from vllm_spark.recipe import engine_paths
-from vllm_spark.recipe.engine_paths import COUNT_TOKENS, MESSAGES
+from vllm_spark.recipe.engine_paths import BY_ROLE, CHATS, COUNT_TOKENS, EMBEDDINGS, MESSAGES
 
 # What clients of OpenAI and Anthropic and the gates ask; every other path is a 404, whatever the engine has there. The
 # parts of vLLM that answer without a key, such as /invocations and /tokenize (vllm-project/vllm#58144), and its
 # switches, such as /pause, are not among them.
 GET_PATHS = ("/v1/models",)
-POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", MESSAGES, COUNT_TOKENS)
+POST_PATHS = (CHATS, "/v1/completions", "/v1/responses", EMBEDDINGS, MESSAGES, COUNT_TOKENS)
 # Of the engine if the recipe has no max-num-seqs (vLLM's own default).
 DEFAULT_SEQUENCES = 256
 # Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
@@ -86,6 +87,7 @@ class _Backend:
     connections: int
     engine: str
     batch_share: int
+    role: str
 
 
 def config(edge: Edge, address: str, files: EdgeFiles = EdgeFiles()) -> str:
@@ -100,6 +102,7 @@ def route(edge: Edge, files: EdgeFiles = EdgeFiles()) -> str:
 
 def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
     settings = edge.settings
+    special = edge.special_roles
     routes, switches = site.routes(edge), switch_request.routes(edge)
     limits = settings.limits
     share = partial(_share, percent=limits.batch_share)
@@ -121,7 +124,9 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             retry_s=answers.RETRY_S,
             dead=answers.DEAD,
             paths_get=GET_PATHS,
-            paths_post=POST_PATHS,
+            paths_post=POST_PATHS + (BY_ROLE[RERANK] if RERANK in special else ()),
+            role_paths=BY_ROLE if special else {},
+            listed=site.listed(edge),
             site=routes,
             is_asked=edge.is_asked,
             switches=switches,
@@ -216,7 +221,7 @@ def _widest(edge: Edge) -> str:
 
 def _backend(backend: EdgeBackend, share: int) -> _Backend:
     connections = _connections(backend.sequences)
-    return _Backend(backend.deployment, backend.models, connections, backend.engine, share)
+    return _Backend(backend.deployment, backend.models, connections, backend.engine, share, backend.role)
 
 
 def _connections(sequences: int | None) -> int:

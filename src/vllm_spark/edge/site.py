@@ -31,7 +31,7 @@ class Group:
     - `up`: the condition of HAProxy that one of them is up
     - `local`: deployments of this Spark; `remote`: edges of other Sparks
     - `title`: the name that stands for them in a message
-    - `switch`: the deployment that a switch would start
+    - `switch`: the deployment that a switch would start; `role`: what the deployments are for
     - `listed`: a pattern of the list that another edge answers while it serves all names
     """
 
@@ -42,6 +42,7 @@ class Group:
     remote: tuple[Remote, ...]
     title: str
     switch: str
+    role: str
 
     @property
     def listed(self) -> str:
@@ -99,6 +100,13 @@ def routes(edge: Edge) -> SiteRoutes | None:
     )
 
 
+def listed(edge: Edge) -> tuple[Group, ...]:
+    """Return the groups of names that the edge itself lists: of a site, and of several roles, because each engine lists
+    only its own model."""
+    found = routes(edge)
+    return found.groups if found else tuple(_groups(edge.backends, ())) if edge.special_roles else ()
+
+
 def _by_name(backends: Iterable[EdgeBackend]) -> dict[str, list[EdgeBackend]]:
     """Return the deployments of each name."""
     found: dict[str, list[EdgeBackend]] = {}
@@ -122,7 +130,7 @@ def _groups(own: Sequence[EdgeBackend], neighbours: Sequence[Neighbour]) -> list
         up = f"up_{backend}" if backend else _any_up(local)
         first = everywhere[names[0]][0]
         title = next(name for name in first.models if name in names)
-        found.append(Group(tuple(names), backend, up, local, remote, title, first.deployment))
+        found.append(Group(tuple(names), backend, up, local, remote, title, first.deployment, first.role))
     return found
 
 

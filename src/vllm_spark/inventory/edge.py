@@ -12,6 +12,7 @@ from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import map_variable, origins
+from vllm_spark.node.engine_api import CHAT
 
 BAD_EDGE = register("bad-edge", runbook="inventory-refused")
 
@@ -127,7 +128,7 @@ class EdgeSettings:
 class EdgeBackend:
     """A deployment as the edge of its head sees it. `models` are the names that clients ask for. `sequences` is the
     engine's max-num-seqs, None if the recipe leaves it to the engine. `ranks` is the number of its Sparks.
-    `engine` is the version of the engine."""
+    `engine` is the version of the engine, `role` the recipe's."""
 
     deployment: str
     models: tuple[str, ...]
@@ -136,6 +137,7 @@ class EdgeBackend:
     engine: str
     sequences: int | None = None
     ranks: int = 1
+    role: str = CHAT
 
     @classmethod
     def from_json(cls, document: Document) -> EdgeBackend:

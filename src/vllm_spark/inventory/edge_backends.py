@@ -14,7 +14,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory import edge, placement
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
-from vllm_spark.recipe import flag_names, loader, lockfile
+from vllm_spark.recipe import flag_names, loader, lockfile, roles
 from vllm_spark.recipe.lockfile import Lock
 
 NAME_CLASH = register("site-name-clash", runbook="edge-site")
@@ -127,6 +127,7 @@ def _backend(headed: Deployment, recipe: Document) -> EdgeBackend:
         sequences=flag_names.positive_number({**recipe["args"], **args}, "max-num-seqs"),
         ranks=len(headed.hosts),
         engine=recipe["engine"]["version"],
+        role=roles.of(recipe),
     )
 
 

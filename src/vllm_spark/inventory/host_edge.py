@@ -12,6 +12,7 @@ from vllm_spark.inventory import edge_backends
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
 from vllm_spark.inventory.edge_backends import Membership, Neighbour
+from vllm_spark.node.engine_api import CHAT
 from vllm_spark.recipe.lockfile import Lock
 
 
@@ -53,6 +54,12 @@ class Edge:
     def is_asked(self) -> bool:
         """True for an edge that the other edges of its site ask, on `site_port`."""
         return bool(self.backends) and self.joins
+
+    @property
+    def special_roles(self) -> frozenset[str]:
+        """The roles beside chat of all models that the edge serves. Without one its configuration is that of chats."""
+        everywhere = (*self.backends, *(backend for one in self.neighbours for backend in one.backends))
+        return frozenset(backend.role for backend in everywhere) - {CHAT}
 
     def to_json(self) -> dict[str, Any]:
         """Return the edge as JSON types."""

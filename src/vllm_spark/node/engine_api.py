@@ -9,10 +9,10 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from vllm_spark.node.unix_http import UnixConnection
 
@@ -26,14 +26,39 @@ BUSY = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\S+)$"
 Document = dict[str, Any]
 
 
+class Proof(NamedTuple):
+    """The cheapest request that proves that the engine of a role works, beside its model: `mark` is in each answer,
+    `word` says what it brings, and `counted` matches the engine's counter of what it has brought."""
+
+    path: str
+    body: Document
+    mark: str
+    word: str
+    counted: re.Pattern[str]
+
+
+# Role of a recipe -> its proof. What an engine embeds or sorts generates nothing: it counts what it has read.
+CHAT, EMBED, RERANK = "chat", "embed", "rerank"
+_GENERATED = re.compile(r"^vllm:generation_tokens_total\{.*\} (\S+)$", re.MULTILINE)
+_READ = re.compile(r"^vllm:prompt_tokens_total\{.*\} (\S+)$", re.MULTILINE)
+PROOFS: Mapping[str, Proof] = {
+    CHAT: Proof(
+        "/v1/completions", {"prompt": "1", "max_tokens": 1, "temperature": 0}, '"choices"', "token", _GENERATED
+    ),
+    EMBED: Proof("/v1/embeddings", {"input": "1"}, '"embedding"', "vector", _READ),
+    RERANK: Proof("/v1/rerank", {"query": "1", "documents": ["1"]}, '"relevance_score"', "score", _READ),
+}
+
+
 class Server(TypedDict, total=False):
     """liveness.json of a deployment: where its API is, and the deadline of a start in seconds. A closed engine has a
-    `socket`, an open one `address` and `port`."""
+    `socket`, an open one `address` and `port`. Without a `role` it chats."""
 
     address: str
     port: int
     socket: str
     model: str
+    role: str
     deadline_s: float
 
 
@@ -47,15 +72,22 @@ def read(path: Path) -> Document:
 
 
 def request_token(server: Server, env: Path) -> tuple[int, str]:
-    """Request one token. Returns as `send`. `env` is the env file of the deployment, which may have a key."""
-    body = json.dumps({"model": server["model"], "prompt": "1", "max_tokens": 1, "temperature": 0})
+    """Request one token, or the vector or score of another role. Returns as `send`. `env` is the env file of the
+    deployment, which may have a key."""
+    proof = PROOFS[role_of(server)]
+    body = json.dumps({"model": server["model"], **proof.body})
     # A closed engine checks no key.
-    return send(server, "POST", "/v1/completions", body, "" if "socket" in server else api_key(env))
+    return send(server, "POST", proof.path, body, "" if "socket" in server else api_key(env))
 
 
-def is_token(status: int, text: str) -> bool:
-    """Return True if this is the answer to a request for a token."""
-    return status == http.client.OK and '"choices"' in text
+def is_token(status: int, text: str, role: str = CHAT) -> bool:
+    """Return True if this is the answer to a request for a token, or to that of another role."""
+    return status == http.client.OK and PROOFS[role].mark in text
+
+
+def role_of(server: Server) -> str:
+    """Return the role of a server."""
+    return server.get("role", CHAT)
 
 
 def metrics(server: Server) -> str:

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Requests one token from a model server and removes its container if it hangs. A timer runs it on the API's host.
+A server for embeddings has a vector in its place, one that sorts documents a score (engine_api.PROOFS).
 
 /health does not reach the workers, so only a token proves that the engine lives. A full queue or a long prompt before
 the request is not a hang: while the engine's own counters move between two probes, it works. A start has the deadline
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 # deploy places the modules of this program there. Python adds nothing to the folder.
 sys.dont_write_bytecode = True
@@ -49,13 +50,12 @@ PROGRESS = re.compile(
     r"^vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|kv_cache_usage_perc)\{.*$",
     re.MULTILINE,
 )
-# Tokens that the engine has returned. The requests of its own warm-up do not count.
-GENERATED = re.compile(r"^vllm:generation_tokens_total\{.*\} (\S+)$", re.MULTILINE)
 
 
 class TokenProbe(TypedDict):
     """One probe. `progress` is the text of the engine's counters, read only after a miss; `moves` is True if it changed
-    within MOVE_S. `refused`: the API serves and refuses the request. `detail` is the response."""
+    within MOVE_S. `refused`: the API serves and refuses the request. `detail` is the response. Without a `role` the
+    server chats."""
 
     answered: bool
     refused: bool
@@ -64,6 +64,7 @@ class TokenProbe(TypedDict):
     running_s: float
     deadline_s: float
     detail: str
+    role: NotRequired[str]
 
 
 class Memory(TypedDict, total=False):
@@ -87,14 +88,15 @@ def judge(past: Memory, probe: TokenProbe) -> tuple[Memory, str]:
     if probe["refused"]:
         # A wrong key or model name is not a hang, and a restart does not change it.
         return {"ready": past.get("ready", False), "misses": 0}, ""
-    # Others may have had tokens before this program had its first one.
-    if not past.get("ready") and not any(map(float, GENERATED.findall(probe["progress"]))):
+    proof = engine_api.PROOFS[probe.get("role", engine_api.CHAT)]
+    # Others may have had tokens before this program had its first one. Those of the engine's own warm-up do not count.
+    if not past.get("ready") and not any(map(float, proof.counted.findall(probe["progress"]))):
         late = probe["running_s"] > probe["deadline_s"]
-        why = f"no token within {probe['deadline_s']} s of its start ({probe['detail']})" if late else ""
+        why = f"no {proof.word} within {probe['deadline_s']} s of its start ({probe['detail']})" if late else ""
         return {"ready": False, "misses": 0}, why
     works = probe["moves"] or past.get("progress", probe["progress"]) != probe["progress"]
     misses = 1 if works else past.get("misses", 0) + 1
-    why = f"{misses} requests for a token had no answer ({probe['detail']})" if misses >= MISSES else ""
+    why = f"{misses} requests for a {proof.word} had no answer ({probe['detail']})" if misses >= MISSES else ""
     return {"ready": True, "misses": misses, "progress": probe["progress"], "works": works}, why
 
 
@@ -174,7 +176,8 @@ def running_s(record: Record, now: State, moment: Moment) -> float:
 def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     """Request one token, and the counters if it does not come. `running` is in seconds."""
     status, text = engine_api.request_token(server, Path(PLACES.config, name, "env"))
-    answered, refused = engine_api.is_token(status, text), status in engine_api.DEFINITE
+    role = engine_api.role_of(server)
+    answered, refused = engine_api.is_token(status, text, role), status in engine_api.DEFINITE
     before = "" if answered or refused else progress(server)
     if before:
         time.sleep(MOVE_S)
@@ -187,6 +190,7 @@ def probe_token(name: str, server: Server, running: float) -> TokenProbe:
         "running_s": running,
         "deadline_s": server["deadline_s"],
         "detail": f"status {status}" if status else text[:200],
+        "role": role,
     }
 
 

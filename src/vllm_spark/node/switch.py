@@ -243,7 +243,7 @@ def ready(name: str) -> str:
             return ""
         if api:
             status, text = engine_api.request_token(api, CONFIG_DIR / name / "env")
-            if engine_api.is_token(status, text):
+            if engine_api.is_token(status, text, engine_api.role_of(api)):
                 # Liveness would see it up to a quarter of a minute later.
                 StateOf(name, PLACES).write(SERVING, after=(WANTED, deployment_state.LOADING))
                 return ""

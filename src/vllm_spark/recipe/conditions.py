@@ -13,7 +13,7 @@ from typing import Any
 from vllm_spark.core.engine_version import numbers
 from vllm_spark.core.ports import ALL_INTERFACES
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import flag_types
+from vllm_spark.recipe import flag_types, roles
 from vllm_spark.recipe.lockfile import locked_name
 
 KV_CONNECTOR_FLAGS = ("kv-transfer-config", "kv-offloading-size")
@@ -137,6 +137,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "model": lambda value, subject: bool(re.search(value, subject.recipe["model"]["repository"])),
     "image": lambda value, subject: bool(re.search(value, locked_name(subject.recipe))),
     "drafter": _drafter_matches,
+    "role": lambda value, subject: roles.of(subject.recipe) in value,
     "nodes": lambda value, subject: bool(subject.recipe["topology"]["nodes"] == value),
     "executor": lambda value, subject: bool(subject.recipe["topology"]["executor"] == value),
     "args": _settings_match("args"),

@@ -46,12 +46,6 @@ WORDS = {
         "auto, bfloat16, fp8 or another name of the engine's list",
     ),
 }
-# Flags that make a server which answers with numbers instead of text.
-TASKS = ("runner", "convert", "task")
-WORDS |= dict.fromkeys(
-    TASKS,
-    (re.compile("auto|generate|none"), "auto: a deployment is proved by a generated token, and this server has none"),
-)
 # What bounds of one value mean.
 ONE_GPU = "1, because a Spark has one GPU"
 

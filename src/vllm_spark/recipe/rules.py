@@ -17,6 +17,7 @@ from vllm_spark.recipe import (
     flag_ranges,
     flag_types,
     held_weights,
+    roles,
     variable_owners,
 )
 
@@ -70,6 +71,7 @@ def value_faults(document: Document) -> Iterator[Fault]:
     document = {**document, "args": flag_names.canonical(document["args"], engine)}
     yield from flag_ranges.faults(document["args"])
     yield from held_weights.faults(document)
+    yield from roles.faults(document)
 
 
 def override_faults(document: Document) -> Iterator[Fault]:

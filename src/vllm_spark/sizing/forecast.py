@@ -14,7 +14,8 @@ from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts, MemoryFacts
 from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import SiteSettings
-from vllm_spark.recipe import flag_names, known_issues, loader, proposed
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import flag_names, known_issues, loader, proposed, roles
 from vllm_spark.sizing import (
     acceptance,
     better,
@@ -92,11 +93,14 @@ class Forecast:
     reference: bool = False
     # What takes memory of an amount that is not known.
     unknown: Sequence[str] = ()
+    # False for a server that generates nothing: no speed is predicted.
+    generates: bool = True
 
     @property
     def go(self) -> bool:
         """True if nothing refuses and memory and speed are known: an unknown figure permits nothing."""
-        return not (self.refusals or self.unknown) and self.model is not None and self.prediction is not None
+        known = self.prediction is not None or not self.generates
+        return not (self.refusals or self.unknown) and self.model is not None and known
 
     @property
     def verdict(self) -> str:
@@ -106,7 +110,7 @@ class Forecast:
             return f"no-go, {reasons} reason{'s' * (reasons > 1)}"
         if self.model is None or self.unknown:
             return "unknown"
-        return "go" if self.prediction else "it fits, and its speed is unknown"
+        return "go" if self.go else "it fits, and its speed is unknown"
 
 
 def forecast(
@@ -132,7 +136,7 @@ def forecast(
     )
     downloads = {host: host_files.download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
     speed = predicted(recipe, request, context.constants, model, own)
-    if model and speed is None:
+    if model and speed is None and roles.of(recipe) == CHAT:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
     own_load = request_limits.at_once(recipe, request.streams)
     # Of the others nothing was measured, so forecasts are compared without factors.
@@ -171,12 +175,15 @@ def forecast(
         better=[one.line for one in faster],
         reference=context.reference,
         unknown=unknown,
+        generates=roles.of(recipe) == CHAT,
     )
 
 
 def _missing(recipe: Document) -> str:
     """Return why a recipe has no prediction. An override may take the layout away, and leaves that of the files."""
     model, name = recipe["model"], recipe["name"]
+    if roles.of(recipe) != CHAT:
+        return f"recipe {name} has no model.architecture, as an encoder, which holds its weights and no cache"
     if "checkpoint" in model and "layout" not in model:
         return f"the flags of recipe {name} load its weights at widths that are not known"
     missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in model)
@@ -209,9 +216,9 @@ def predicted(
 
 
 def load_of(recipe: Document, request: ForecastRequest, model: MemoryModel) -> Load | None:
-    """Return the load of a request, or None if the dimensions of the drafter are not known."""
+    """Return the load of a request, or None if the dimensions of the drafter are not known, or nothing is generated."""
     drafter = recipe.get("drafter")
-    if drafter and model.drafter is None:
+    if (drafter and model.drafter is None) or roles.of(recipe) != CHAT:
         return None
     engine = recipe_engine.of(recipe)
     return Load(

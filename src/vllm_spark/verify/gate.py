@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm_spark.core.types import Document
+from vllm_spark.node.engine_api import CHAT, PROOFS
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, Probe
 from vllm_spark.verify.verdict import Verdict
@@ -15,6 +16,9 @@ Requests = Callable[[GateRequest], Iterable[HttpRequest]]
 # Judges a gate from the request, the probe with its responses, and the engine's log since its start.
 Judge = Callable[[GateRequest, Probe, Sequence[str]], Iterator[Verdict]]
 
+
+# Every role of a recipe.
+ROLES = frozenset(PROOFS)
 
 # Returns True if the gate is judged for this deployment.
 Applies = Callable[[GateRequest], bool]
@@ -56,7 +60,8 @@ class Gate:
     An `optional` gate is judged only if the recipe names it, or if the deployment has a router and `for_router` is set.
     A `cheap` gate shares the first round; every other gate has a round of its own. `condition` is the checklist's text
     for where the gate is judged. A catalogue recipe without a gate that `needs_reason_to_omit` has a comment with the
-    reason. `judge_worker` judges a worker, which has no API. `applies` tells for which deployments the gate is judged.
+    reason. `judge_worker` judges a worker, which has no API. `applies` tells for which deployments the gate is judged,
+    `roles` for which roles.
     """
 
     name: str
@@ -70,6 +75,7 @@ class Gate:
     more_fields: Mapping[str, Document] = field(default_factory=dict)
     optional: bool = True
     for_router: bool = False
+    roles: frozenset[str] = frozenset({CHAT})
     needs_reason_to_omit: bool = False
     cheap: bool = False
     condition: str = ""

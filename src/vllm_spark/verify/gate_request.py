@@ -9,6 +9,7 @@ from typing import Any
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.edge import OFF
+from vllm_spark.node.engine_api import CHAT
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.verify.edge_target import EdgeTarget
 
@@ -28,7 +29,7 @@ class GateRequest:
     the variable of the env file with the router's key; `model`, the router's name of this model if it differs.
     `socket` is the path of a closed engine's socket, which then serves the requests instead of address and port.
     `edge` is empty for an open engine; otherwise it has `tls` of vllm_edge, for the URL of clients, and `site_port` if
-    other edges ask this one.
+    other edges ask this one. `role` is the recipe's.
     `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
     that does not have them.
     """
@@ -57,6 +58,7 @@ class GateRequest:
     bind: str = ""  # the address on which the server listens; empty in a request of an older toolkit
     socket: str = ""
     edge: Mapping[str, str] = field(default_factory=dict)
+    role: str = CHAT
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
@@ -83,8 +85,12 @@ class GateRequest:
         return EdgeTarget(self.address, self.port, self.bind, self.edge.get("tls", OFF), site_port)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of gates.json. That of an open engine is the same as before there was a socket."""
-        return {name: value for name, value in asdict(self).items() if name not in CLOSED or value}
+        """Return the document of gates.json. That of an open engine that chats is the same as before there was a socket
+        or a role."""
+        new = {"role": CHAT, **dict.fromkeys(CLOSED)}
+        return {
+            name: value for name, value in asdict(self).items() if name not in new or (value and value != new[name])
+        }
 
     @property
     def host_url(self) -> str:

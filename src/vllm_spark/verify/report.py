@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.types import Document
+from vllm_spark.node.engine_api import CHAT, EMBED, RERANK
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer
 from vllm_spark.verify.verdict import Verdict, any_failed
+
+# Role -> a request that the owner can send at once: its path below /v1, and its body beside the model.
+EXAMPLES: Mapping[str, tuple[str, Document]] = {
+    CHAT: ("/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+    EMBED: ("/embeddings", {"input": ["Hello"]}),
+    RERANK: ("/rerank", {"query": "Hello", "documents": ["Hello", "Goodbye"]}),
+}
 
 
 def verification(request: GateRequest, verdicts: Sequence[Verdict], run: Document) -> dict[str, Any]:
@@ -65,7 +73,8 @@ def closing(request: GateRequest, verdicts: Iterable[Verdict], address: str, aut
         return ""
     answered = next((verdict.observed for verdict in verdicts if verdict.gate == answer.NAME and verdict.ok), "")
     base = f"{request.client_url(address)}/v1"
-    body = json.dumps({"model": request.served_name, "messages": [{"role": "user", "content": "Hello"}]})
+    path, example = EXAMPLES[request.role]
+    body = json.dumps({"model": request.served_name, **example})
     greeting = [f"{request.served_name} answered: {answered}"] if answered else []
     variable = "VLLM_KEY" if request.edge else "VLLM_API_KEY" if request.api_key else ""
     key = f' -H "Authorization: Bearer ${variable}"' if variable else ""
@@ -74,7 +83,7 @@ def closing(request: GateRequest, verdicts: Iterable[Verdict], address: str, aut
         [
             *greeting,
             f"It serves at {base}",
-            f"Next: curl{trust} {base}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
+            f"Next: curl{trust} {base}{path} -H 'Content-Type: application/json'{key} -d '{body}'",
             typed("      ansible-playbook status.yml"),
         ]
     )

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_spark.core.types import Document
+from vllm_spark.node.engine_api import CHAT as CHAT_ROLE
+from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.verify.probe_types import HttpRequest
 
 # Timeout of /health, a list of models or one token.
@@ -37,6 +39,11 @@ def post(id_: str, path: str, body: Document, timeout_s: int) -> HttpRequest:
 def one_token(model: str, prompt: str) -> dict[str, Any]:
     """Return the body of the cheapest possible completion."""
     return {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+
+
+def proof(id_: str, model: str, timeout_s: int, role: str = CHAT_ROLE) -> HttpRequest:
+    """Return the cheapest request that a server of a role answers: one token, vector or score."""
+    return post(id_, PROOFS[role].path, {"model": model, **PROOFS[role].body}, timeout_s)
 
 
 def user(content: str | Sequence[Document]) -> list[dict[str, Any]]:

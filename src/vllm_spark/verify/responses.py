@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -79,16 +80,54 @@ def leaked(text: str, tags: Sequence[str]) -> str:
     return next((tag for tag in tags if tag in text), "")
 
 
-def _read(response: HttpResponse) -> Message:
+def vectors(response: HttpResponse) -> list[list[float]]:
+    """Return the vectors of an answer of /v1/embeddings, in the order of the texts. Raises MalformedError."""
+    found = [_numbers(dig(entry, "embedding")) for entry in _list(json_object(response), "data") or ()]
+    if not found:
+        raise MalformedError("an answer without a vector")
+    return found
+
+
+def ranking(response: HttpResponse) -> list[tuple[int, float]]:
+    """Return (index of the document, its score) of an answer of /v1/rerank, in its order. Raises MalformedError."""
+    found = []
+    for entry in _list(json_object(response), "results") or ():
+        index = count(dig(entry, "index"))
+        if index is None:
+            raise MalformedError(f"a result without an index: {quoted(entry)}")
+        (score,) = _numbers([dig(entry, "relevance_score")])
+        found.append((index, score))
+    if not found:
+        raise MalformedError("an answer without a score")
+    return found
+
+
+def json_object(response: HttpResponse) -> Mapping[str, Any]:
+    """Return the JSON object of an answer. Raises MalformedError if it is none, or an error."""
+    _expect_success(response)
+    found = response.get("json")
+    if not isinstance(found, Mapping):
+        raise MalformedError(f"no JSON object but {quoted(response.get('text') or found)}")
+    return found
+
+
+def _expect_success(response: HttpResponse) -> None:
     if response.get("error") or response.get("status") != HTTPStatus.OK:
         raise MalformedError(status(response))
-    document: object
-    if "events" in response:
-        document = _join_stream(response)
-    else:
-        document = response.get("json")
-        if not isinstance(document, Mapping):
-            raise MalformedError(f"no JSON object but {quoted(response.get('text') or document)}")
+
+
+def _numbers(values: Any) -> list[float]:
+    """Return finite numbers. JSON has no NaN, which an engine writes as null or refuses to write."""
+    values = _expect(values, list, "a list of numbers")
+    kinds = (type(value) in (int, float) and math.isfinite(value) for value in values)
+    if wrong := [value for value, is_finite in zip(values, kinds, strict=True) if not is_finite]:
+        raise MalformedError(f"{len(wrong)} of {len(values)} numbers are not finite, the first is {quoted(wrong[0])}")
+    return [float(value) for value in values]
+
+
+def _read(response: HttpResponse) -> Message:
+    _expect_success(response)
+    document: object = _join_stream(response) if "events" in response else json_object(response)
     choice = dig(document, "choices", 0)
     message = dig(choice, "message")
     if not isinstance(message, Mapping):

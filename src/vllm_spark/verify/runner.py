@@ -9,7 +9,7 @@ from vllm_spark.core import container_layout
 from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
-from vllm_spark.recipe import flag_names, hub_cache, published_image
+from vllm_spark.recipe import flag_names, hub_cache, published_image, roles
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer, reach
@@ -68,6 +68,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         bind=spec.deployment.bind,
         socket=spec.socket,
         edge=_edge(spec),
+        role=roles.of(recipe),
     )
 
 
@@ -84,7 +85,7 @@ def _optional_gates(spec: Spec) -> dict[str, Document]:
     return {
         gate.name: options.get(gate.name, {})
         for gate in OPTIONAL
-        if gate.name in options or (routed and gate.for_router)
+        if roles.of(spec.recipe) in gate.roles and (gate.name in options or (routed and gate.for_router))
     }
 
 
@@ -98,7 +99,8 @@ def rounds(request: GateRequest, *, thorough: bool = True) -> list[Round]:
         workers = [(gate.name, gate.judge_worker) for gate in GATES if gate.judge_worker]
         asks = [Round(reach.NAME, (), [reach.judge])] if reach.applies(request) else []
         return [Round(workers[0][0], (), [judge_worker for _, judge_worker in workers]), *asks]
-    used = [gate for gate in GATES if (not gate.optional or gate.name in request.gates) and gate.applies(request)]
+    used = [gate for gate in GATES if request.role in gate.roles and gate.applies(request)]
+    used = [gate for gate in used if not gate.optional or gate.name in request.gates]
     used = [gate for gate in used if thorough or not gate.optional]
     cheap = [gate for gate in used if gate.cheap]
     # A request without a response ends the probe, so the requests have the order of the gates.

@@ -67,6 +67,7 @@ class StartupWatch:
     since the first probe. `news`: what the last probe has brought of failed starts, also of those within a start."""
 
     deadline_s: float
+    word: str = "token"  # what the server of this role is asked for
     progress: StartupProgress = field(default_factory=lambda: StartupProgress(Phase.STARTING))
     lines: list[str] = field(default_factory=list)
     elapsed_s: float = 0.0
@@ -77,7 +78,7 @@ class StartupWatch:
     _state: str = ""
 
     def add(self, probe: Probe) -> str:
-        """Add one probe. Returns `ready`, `refused` (the API serves and gives no token), `failed` or `waiting`."""
+        """Add one probe. Returns `ready`, `refused` (the API serves and refuses the request), `failed` or `waiting`."""
         state = probe.get("state", {})
         failed, self._state = int(state.get("failed") or 0), state.get("state", "")
         # A person who acts, such as the deploy itself, begins the count anew.
@@ -142,11 +143,11 @@ def failure(watch: StartupWatch, unit: str, place: Place) -> NotServingError:
 
 def overdue(watch: StartupWatch, unit: str, host: str) -> NotServingError:
     """Return why waiting ended: the deadline, and the phase that the start had reached."""
-    what = f"{unit} gave no token within {watch.deadline_s:.0f} s; it was {watch.headline()}"
+    what = f"{unit} gave no {watch.word} within {watch.deadline_s:.0f} s; it was {watch.headline()}"
     fix = (
         "the same command again, if the machine was busy; if the phase still moves then, raise gates.ready.deadline_s."
     )
-    refusal = NOT_READY_IN_TIME(what=what, expected="a token by then", fix=fix)
+    refusal = NOT_READY_IN_TIME(what=what, expected=f"a {watch.word} by then", fix=fix)
     return NotServingError(f"{refusal!s} {log_place(unit, host)}", remoteness(None))
 
 

@@ -79,12 +79,17 @@ def test_another_task_than_chats_is_refused_with_what_tells_it(kind: task.Name) 
     assert "its name says so" in refused.what
 
 
-def test_recipe_new_refuses_an_embedding_model_before_its_headers() -> None:
-    source = Files("Qwen/Qwen3-Embedding-0.6B", QWEN3, modules_json=POOLED)
+SPEECH = {"architectures": ["WhisperForConditionalGeneration"]}
+
+
+def test_recipe_new_refuses_speech_before_its_headers_and_says_what_is_missing() -> None:
+    source = Files("openai/whisper-large-v3", SPEECH)
     source.files["model.safetensors"] = 1
     with pytest.raises(RefusedError) as caught:
         write(source, Order(Request("x"), node_memory_gb=128), [])
-    assert [refusal.id for refusal in caught.value.refusals] == ["another-task"]
+    (refusal,) = caught.value.refusals
+    assert refusal.id == "another-task"
+    assert "vLLM needs its packages vllm[audio]" in refusal.what
 
 
 @pytest.mark.parametrize("content", ["{", "[" * 100_000])

@@ -18,7 +18,7 @@ from project_files import DATA
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.recipe import image_name, loader, rules
+from vllm_spark.recipe import image_name, loader, roles, rules
 
 DERIVED_IMAGE = re.compile(r"127.0.0.1:25093/derived/(?P<recipe>[^:]+):[0-9a-f]{12}")
 
@@ -117,7 +117,7 @@ def check_engine(document: Document, launched: Launch) -> None:
     flags = launched.flags
     assert launched.serve[0] == snapshot(document["model"])
     assert missing_flags(document, flags) == []
-    own = {*document["args"], *(f"no-{flag}" for flag in document["args"])}
+    own = {*document["args"], *(f"no-{flag}" for flag in document["args"]), *roles.flags(document)}
     assert flags.keys() - own <= rules.PLANNED_FLAGS.keys(), "a flag that neither the recipe nor the plan sets"
     assert flags["served-model-name"] == [document["model"]["served_name"]]
     assert flags["tensor-parallel-size"] == [str(document["topology"]["tensor_parallel"])]

@@ -88,7 +88,10 @@ def test_gates_are_replaced_and_removed(gates: dict[str, Any], changed: dict[str
 # overrides -> a part of the refusal
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gates": None}, "overrides.gates: null — expected: a map"),
-    ({"gates": {"tolls": None}}, "overrides.gates: unknown key tolls — expected: only answer, anthropic, fabric"),
+    (
+        {"gates": {"tolls": None}},
+        "overrides.gates: unknown key tolls — expected: only answer, anthropic, embed",
+    ),
     ({"gates": {"ready": None}}, "overrides.gates.ready: null — expected: a map"),
     ({"gates": {"ready": {}}}, "overrides.gates.ready: missing key deadline_s"),
     ({"gates": {"tools": {"cases": ["one"]}}}, 'overrides.gates.tools.cases[0]: "one" — expected: one of single'),

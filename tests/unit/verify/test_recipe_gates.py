@@ -7,11 +7,12 @@ import re
 import pytest
 
 from vllm_spark.core import paths
-from vllm_spark.recipe import loader
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import loader, roles
 from vllm_spark.verify import registry
 from vllm_spark.verify.gates import anthropic, failover, garbage, reasoning, structured, tools, vision
 
-NAMES = sorted(loader.names([paths.RECIPES]))
+NAMES = sorted(name for name in loader.names([paths.RECIPES]) if roles.of(loader.load(name).document) == CHAT)
 # An earlier reasoning parser of Gemma 4 may drop every grammar (recipes/compatibility.yml, grammar-dropped).
 GRAMMARS_SINCE = (0, 22)
 # The first event of an older stream has no type (vLLM #45367).

@@ -29,6 +29,10 @@ COLUMNS = {
     "longest_gap": "longest gap",
     "gap_p99": "99 % of gaps",
     "request": "request",
+    "documents": "documents",
+    "read": "tokens read",
+    "latency": "latency",
+    "latency_p95": "95 % of latency",
     "start": "start",
     "memory": "memory",
 }

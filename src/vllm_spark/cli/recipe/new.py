@@ -18,7 +18,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.cli.recipe import like
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Fix, register
-from vllm_spark.core.units import GB
+from vllm_spark.core.units import GB, gib
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.hub_meter import metered
 from vllm_spark.recipe import folders
@@ -98,7 +98,8 @@ def _model(name: str) -> tuple[str, str]:
 
 def _report(new: NewRecipe, files: list[Path], request: ForecastRequest) -> Iterator[str]:
     recipe, model = new.recipe, new.recipe["model"]
-    yield f"{recipe['name']}: family {new.family}, vLLM {recipe['engine']['version']}"
+    kind = f"family {new.family}" if new.family else f"role {recipe['role']}"
+    yield f"{recipe['name']}: {kind}, vLLM {recipe['engine']['version']}"
     if "revision" in model:
         size = f"{new.checkpoint.size_bytes / GB:.1f} GB" if new.checkpoint.size_bytes else "size unknown"
         yield f"  commit {model['revision']}, {size}"
@@ -110,7 +111,10 @@ def _report(new: NewRecipe, files: list[Path], request: ForecastRequest) -> Iter
     yield from (f"  {note}" for note in new.checkpoint.notes)
     yield f"  open questions: {len(new.questions) or 'none'}"
     yield from (f"    {question}" for question in new.questions)
-    if "architecture" not in model:
+    if not new.family:
+        cache = recipe["memory"].get("kv_cache_bytes", 0)
+        yield f"memory: {gib(cache)} of cache, {recipe['memory']['utilization']} of the Spark asked for at the start"
+    elif "architecture" not in model:
         yield "memory, speed and time to first token: unknown until the questions about its architecture are answered"
     for verdict in new.verdicts.values() if "architecture" in model else ():
         yield from verdict.lines(request)

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypedDict
 
 from vllm_spark.node import engine_api, host_job
-from vllm_spark.node.bench import corpus, evidence_file
+from vllm_spark.node.bench import corpus, evidence_file, pooled
 from vllm_spark.node.bench.cell_run import Messages
 from vllm_spark.node.bench.records import Cell, CellRecord, RunRecord, Sample
 from vllm_spark.node.bench.repeat import Rules
@@ -72,7 +72,9 @@ def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
 
     def messages(cell: Cell, run: int, stream: int) -> Messages:
         number = run if run >= 0 else WARM_UP_INDEX - run
-        index = number * cell["streams"] + stream
+        # Of a cell with documents each document is a prompt.
+        each = cell["streams"] * (pooled.REQUESTS * cell["documents"] if "documents" in cell else 1)
+        index = number * each + stream
         return corpus.prompt(
             cell["corpus"], SEED, index, cell["prompt"], cell["depth"], server.count_tokens, f"{salt}/{cell['id']}"
         )

@@ -20,6 +20,8 @@ def leading_metrics(cell: Cell) -> tuple[str, ...]:
     """Return the metrics that a cell is measured for, the most important one first."""
     if "start" in cell["server"]:
         return ("start",)
+    if "documents" in cell:
+        return ("documents",)
     decode = "total" if cell["streams"] > 1 else "decode"
     if not measures_prompt(cell):
         return (decode,)

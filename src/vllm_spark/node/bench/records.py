@@ -34,6 +34,10 @@ UNITS = {
     "output": "tok",
     "prompt": "tok",  # as the server counts, with its chat template; the mean of the streams
     "lag": "ms",  # how late the client's own timer was, 99th percentile
+    "documents": "doc/s",  # all documents of a run / the time from its first request to its last answer
+    "read": "tok/s",  # the tokens of these documents, as the server counts them, in the same time
+    "latency": "ms",  # median of all requests of the run: sent until the last byte of the answer
+    "latency_p95": "ms",  # 95th percentile of the same
     "start": "s",  # a start of the unit until its first token; `phases` of the cell has its parts
     "memory": "GiB",  # of the Spark's memory in use at the highest sample, above that before the start
 }
@@ -89,6 +93,9 @@ class Cell(TypedDict):
     sampling: dict[str, Any]
     # What the cell changes at the server: {} or one of {"speculative_tokens": 4}, {"mode": "eager"}, {"start": "cold"}.
     server: dict[str, Any]
+    # Of a cell for a server of another role than chat: embed or rerank, and the documents of a request.
+    role: NotRequired[str]
+    documents: NotRequired[int]
 
 
 class Figure(TypedDict):

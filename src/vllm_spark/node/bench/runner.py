@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllm_spark.node.bench import evidence_file
+from vllm_spark.node.bench import evidence_file, pooled
 from vllm_spark.node.bench.cell_run import CellRun, Messages, Result, Surroundings
 from vllm_spark.node.bench.leading import leading_metrics
 from vllm_spark.node.bench.live_rate import LiveRate
@@ -153,5 +153,7 @@ class Runner:
             progress.longer = progress.run > self.rules.most_runs
             return self.prompt(cell, run, stream)
 
+        if "documents" in cell:
+            return pooled.measure(self.server, cell, self.rules, prompt, progress.comparisons)
         around = Surroundings(samples, self.gpus, self.accepted)
         return CellRun(self.server, cell, self.rules, prompt, around, watch, progress.comparisons).measure()

@@ -13,7 +13,7 @@ from vllm_spark.core.refusal import Fix
 from vllm_spark.edge import lifetime
 from vllm_spark.node.host_layout import EDGE_UNIT
 from vllm_spark.verify.edge_target import EdgeTarget
-from vllm_spark.verify.gate import Gate, no_requests
+from vllm_spark.verify.gate import ROLES, Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import Probe
 from vllm_spark.verify.verdict import Verdict, failure
@@ -141,6 +141,7 @@ GATE = Gate(
     optional=False,
     condition="a deployment behind an edge",
     schema=None,
+    roles=ROLES,
     requests=no_requests,
     judge=judge,
     applies=applies,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from vllm_spark.verify.gate import Gate, no_requests
+from vllm_spark.verify.gate import ROLES, Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.log_start import log_has_start
 from vllm_spark.verify.probe_types import Probe
@@ -55,6 +55,7 @@ GATE = Gate(
             }
         },
     },
+    roles=ROLES,
     requests=no_requests,
     judge=judge,
 )

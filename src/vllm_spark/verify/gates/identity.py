@@ -8,7 +8,7 @@ from http import HTTPStatus
 from vllm_spark.core.text import one_line, short_digest
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 from vllm_spark.verify import requests
-from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate import ROLES, Gate
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, Probe
 from vllm_spark.verify.responses import dig
@@ -21,8 +21,7 @@ def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
     """Yield requests for the list of models, the version, and a model that does not exist."""
     yield requests.get("models", "/v1/models")
     yield requests.get("version", "/version")
-    unknown = requests.one_token(requests.UNKNOWN_MODEL, "1")
-    yield requests.post("unknown-model", requests.COMPLETIONS, unknown, requests.SHORT_TIMEOUT_S)
+    yield requests.proof("unknown-model", requests.UNKNOWN_MODEL, requests.SHORT_TIMEOUT_S, request.role)
 
 
 def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
@@ -65,6 +64,7 @@ GATE = Gate(
     optional=False,
     cheap=True,
     schema=None,
+    roles=ROLES,
     requests=build_requests,
     judge=judge,
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
-from vllm_spark.core.types import Document
+from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.verify import requests
-from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate import ROLES, Gate
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.responses import status
@@ -30,13 +30,10 @@ ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
     """Yield one token's request to /v1 and one to /invocations, both without the key; nothing for a server without."""
     if request.api_key:
-        completion = {**requests.one_token(request.served_name, "1"), "user": ANONYMOUS}
-        yield _anonymous("key-v1", requests.COMPLETIONS, completion)
-        yield _anonymous("key-invocations", INVOCATIONS, completion)
-
-
-def _anonymous(id_: str, path: str, body: Document) -> HttpRequest:
-    return {**requests.post(id_, path, body, requests.QUEUE_S), "anonymous": True}
+        proof = requests.proof("key-v1", request.served_name, requests.QUEUE_S, request.role)
+        asked: HttpRequest = {**proof, "body": {**proof["body"], "user": ANONYMOUS}, "anonymous": True}
+        yield asked
+        yield {**asked, "id": "key-invocations", "path": INVOCATIONS}
 
 
 def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
@@ -46,7 +43,7 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     guarded, open_ = (probe["responses"].get(id_, HttpResponse()) for id_ in ("key-v1", "key-invocations"))
     if guarded.get("status") not in REFUSED:
         yield failure(
-            NAME, "v1", f"{requests.COMPLETIONS} without a key got {status(guarded)}", "status 401",
+            NAME, "v1", f"{PROOFS[request.role].path} without a key got {status(guarded)}", "status 401",
             "see that /etc/vllm-spark/NAME/env has VLLM_API_KEY and which server has the port, then deploy again.",
             runbook=RUNBOOK,
         )  # fmt: skip
@@ -67,6 +64,7 @@ GATE = Gate(
     cheap=True,
     condition="where vllm_secrets has VLLM_API_KEY",
     schema=None,
+    roles=ROLES,
     requests=build_requests,
     judge=judge,
 )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from vllm_spark.core.types import Document
-from vllm_spark.verify.gate import Gate, no_requests
+from vllm_spark.verify.gate import ROLES, Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.log_start import log_has_start
 from vllm_spark.verify.probe_types import Probe
@@ -106,6 +106,7 @@ GATE = Gate(
             },
         }
     },
+    roles=ROLES,
     requests=no_requests,
     judge=judge,
 )

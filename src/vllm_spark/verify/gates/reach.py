@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.ports import LOOPBACK
-from vllm_spark.verify.gate import Gate, no_requests
+from vllm_spark.verify.gate import ROLES, Gate, no_requests
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.responses import status
@@ -73,6 +73,7 @@ GATE = Gate(
     optional=False,
     condition="a server that does not bind to 127.0.0.1 alone",
     schema=None,
+    roles=ROLES,
     requests=no_requests,
     judge=judge,
     applies=applies,

@@ -1,4 +1,4 @@
-"""Gate: the engine generates a token.
+"""Gate: the engine generates a token, or what proves another role: a vector, a score.
 
 A 200 of /health is not enough, because it does not ask the workers (vLLM v1/engine/async_llm.py, check_health).
 """
@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 
 from vllm_spark.core.refusal import Fix
+from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 from vllm_spark.verify import requests
-from vllm_spark.verify.gate import Gate
+from vllm_spark.verify.gate import ROLES, Gate
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
-from vllm_spark.verify.responses import read, status
+from vllm_spark.verify.responses import MalformedError, dig, ranking, read, status, vectors
 from vllm_spark.verify.verdict import Verdict, failure
 
 NAME = "ready"
@@ -38,7 +39,21 @@ def is_ready(probe: Probe) -> bool:
     if not probe["responses"]:
         running = (probe.get("container") or {}).get("state") == "running"
         return running and probe.get("state", {}).get("state") == "serving"
-    return not read(probe["responses"].get("ready", {})).fault
+    return not _fault(probe["responses"].get("ready", {}))
+
+
+def _fault(response: HttpResponse) -> str:
+    """Return why a response is no token, vector or score; empty if it is one. Its request was that of the role."""
+    try:
+        if dig(response, "json", "data") is not None:
+            vectors(response)
+        elif dig(response, "json", "results") is not None:
+            ranking(response)
+        else:
+            return read(response).fault
+    except MalformedError as error:
+        return str(error)
+    return ""
 
 
 def is_definite(probe: Probe) -> bool:
@@ -47,20 +62,19 @@ def is_definite(probe: Probe) -> bool:
 
 
 def build_requests(request: GateRequest) -> Iterator[HttpRequest]:
-    """Yield one completion of one token."""
-    body = requests.one_token(request.served_name, "1")
-    yield requests.post("ready", requests.COMPLETIONS, body, requests.SHORT_TIMEOUT_S)
+    """Yield the request of the role, of a chat one token."""
+    yield requests.proof("ready", request.served_name, requests.SHORT_TIMEOUT_S, request.role)
 
 
 def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
     """Yield one verdict on the token."""
-    response = probe["responses"].get("ready", {})
+    response, word = probe["responses"].get("ready", {}), PROOFS[request.role].word
     if is_ready(probe):
-        yield Verdict(NAME, "token", True, f"one token in {response['seconds']:.2f} s")
+        yield Verdict(NAME, word, True, f"one {word} in {response['seconds']:.2f} s")
     else:
         yield failure(
-            NAME, "token", f"no token from {request.served_name}: {read(response).fault or status(response)}",
-            "a completion of one token", _fix(request, response), runbook="engine-failed-to-start",
+            NAME, word, f"no {word} from {request.served_name}: {_fault(response) or status(response)}",
+            f"one {word}", _fix(request, response), runbook="engine-failed-to-start",
         )  # fmt: skip
 
 
@@ -92,7 +106,8 @@ def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> It
 
 GATE = Gate(
     name=NAME,
-    proves="the engine generates a token; on a worker: its container runs and its head serves",
+    proves="the engine generates a token, or by its role a vector or a score; on a worker: its container runs and its "
+    "head serves",
     order=10,
     optional=False,
     cheap=True,
@@ -105,11 +120,12 @@ GATE = Gate(
                 "type": "integer",
                 "minimum": 30,
                 "maximum": 7200,
-                "description": "From the start of the unit to the first token. Above 600 s the engine's own limit is "
-                "raised with it.",
+                "description": "From the start of the unit to the first token, vector or score. Above 600 s the "
+                "engine's own limit is raised with it.",
             }
         },
     },
+    roles=ROLES,
     requests=build_requests,
     judge=judge,
     judge_worker=judge_worker,

@@ -1,0 +1,159 @@
+"""A chat, a server for embeddings and a reranker behind one address: paths by role, one list, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_clients import client, said
+
+from fakes import edge_cases
+from fakes.faulty_server import POOLED, VECTOR, vector
+from fakes.running_edge import Engines, RunningEdge
+from fakes.scripted_engine import ScriptedEngine, Stream
+from vllm_spark.node import edge_quota
+from vllm_spark.recipe.engine_paths import BY_ROLE
+
+CHAT, EMBEDDINGS, RERANK = (paths[0] for paths in BY_ROLE.values())
+MODELS = {"demo": "model", "vectors": "qwen3-embedding-0.6b", "sorter": "qwen3-reranker-0.6b"}
+ANSWER = Stream(body=json.dumps({"model": "model", "choices": [], "usage": {"prompt_tokens": 3}}))
+
+
+@dataclass(slots=True)
+class PoolingEngine(ScriptedEngine):
+    """A server of one of these roles. It keeps each request with its path."""
+
+    def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
+        answers = {**POOLED, **dict.fromkeys(BY_ROLE["rerank"], POOLED["/v1/rerank"])}
+        if path not in answers:
+            return None
+        self.requests.append({"path": path, **body})
+        answer: dict[str, Any] = answers[path](body)
+        if body.get("encoding_format") == "base64":  # what openai-python asks for by itself
+            for entry in answer["data"]:
+                entry["embedding"] = base64.b64encode(struct.pack(f"<{VECTOR}f", *entry["embedding"])).decode()
+        return json.dumps({"model": body["model"], **answer, "usage": {"prompt_tokens": 9, "total_tokens": 9}}).encode()
+
+
+@dataclass
+class Three:
+    """The edge, and its engines by deployment."""
+
+    edge: RunningEdge
+    engines: Engines
+    of: dict[str, ScriptedEngine]
+
+    def ask(self, path: str, model: str | None, **more: Any) -> Any:
+        return self.edge.ask("POST", path, {**({"model": model} if model else {}), **more})
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Iterator[Callable[..., Three]]:
+    running: list[Three] = []
+
+    def _start(**settings: Any) -> Three:
+        deployments = [edge_cases.DEMO, edge_cases.VECTORS, edge_cases.SORTER]
+        edge = RunningEdge(edge_cases.edge_of(deployments, {"open": False, **settings}), tmp_path)
+        of = {"demo": ScriptedEngine([ANSWER]), "vectors": PoolingEngine([]), "sorter": PoolingEngine([])}
+        running.append(Three(edge, Engines(tmp_path / "run"), of))
+        for name, engine in of.items():
+            running[0].engines.start(name, engine)
+        edge.start()
+        for name in of:
+            edge.wait_for(name, "UP")
+        return running[0]
+
+    yield _start
+    for three in running:
+        three.edge.close()
+        three.engines.close()
+
+
+def test_each_path_reaches_the_model_of_its_role(starts: Callable[..., Three]) -> None:
+    three = starts()
+    assert three.ask(CHAT, "model", messages=[]).status == 200
+    answer = three.ask(EMBEDDINGS, MODELS["vectors"], input="bread")
+    assert (answer.status, json.loads(answer.body)["data"][0]["embedding"]) == (200, vector("bread"))
+    for path in BY_ROLE["rerank"]:
+        answer = three.ask(path, MODELS["sorter"], query="bread", documents=["law", "bread"])
+        assert (answer.status, json.loads(answer.body)["results"][0]["index"]) == (200, 1)
+    assert [len(engine.requests) for engine in three.of.values()] == [1, 1, len(BY_ROLE["rerank"])]
+
+
+def test_one_list_has_the_models_of_all_roles_that_are_up(starts: Callable[..., Three]) -> None:
+    three = starts()
+    listed = [one["id"] for one in json.loads(three.edge.ask("GET", "/v1/models").body)["data"]]
+    assert listed == list(MODELS.values())
+    three.engines.stop("demo")
+    three.edge.wait_for("demo", "DOWN")
+    listed = [one["id"] for one in json.loads(three.edge.ask("GET", "/v1/models").body)["data"]]
+    assert listed == [MODELS["vectors"], MODELS["sorter"]]
+    refused = three.ask(CHAT, "model", messages=[])
+    assert (refused.status, refused.error["code"]) == (503, "model_not_active")
+    assert "serves qwen3-embedding-0.6b, qwen3-reranker-0.6b." in refused.error["message"]
+    # An unknown model of a role that has no server.
+    refused = three.ask(CHAT, "nobody", messages=[])
+    assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "deployment", "said_"),
+    [
+        (CHAT, "vectors", "This model makes vectors of texts: ask /v1/embeddings."),
+        (CHAT, "sorter", "This model sorts documents: ask /v1/rerank."),
+        (EMBEDDINGS, "demo", "This model chats: ask /v1/chat/completions."),
+        (RERANK, "vectors", "This model makes vectors of texts: ask /v1/embeddings."),
+    ],
+)
+def test_a_path_of_another_role_is_refused_with_the_right_one(
+    path: str, deployment: str, said_: str, starts: Callable[..., Three]
+) -> None:
+    three = starts()
+    refused = three.ask(path, MODELS[deployment], messages=[])
+    assert (refused.status, refused.error["code"], refused.error["message"]) == (400, "wrong_role", said_)
+    assert [engine.requests for engine in three.of.values()] == [[], [], []]
+    three.engines.stop(deployment)
+    three.edge.wait_for(deployment, "DOWN")
+    assert three.ask(path, MODELS[deployment], messages=[]).status == 400
+
+
+def test_a_request_without_a_model_goes_to_the_server_of_its_path(starts: Callable[..., Three]) -> None:
+    three = starts()
+    three.of["vectors"].streams = three.of["sorter"].streams = []
+    assert three.ask(EMBEDDINGS, "an-adapter", input="a").status == 200
+    assert three.ask(RERANK, "an-adapter", query="a", documents=["a"]).status == 200
+    assert [len(engine.requests) for engine in three.of.values()] == [0, 1, 1]
+
+
+def test_the_tokens_of_vectors_and_orders_count(starts: Callable[..., Three]) -> None:
+    three = starts()
+    three.ask(EMBEDDINGS, MODELS["vectors"], input="bread")
+    three.ask(RERANK, MODELS["sorter"], query="bread", documents=["law"])
+    lines = [line for line in three.edge.logged().splitlines() if " in_tokens=" in line]
+    assert [dict(edge_quota.FIELD.findall(line))["in_tokens"] for line in lines][-1] == "9"
+    assert all(edge_quota.cost(dict(edge_quota.FIELD.findall(line))) == 9 for line in lines)
+
+
+def test_openai_python(starts: Callable[..., Three]) -> None:
+    three = starts()
+    models, embedded, wrong, other = said(client(three.edge, "roles"))
+    assert models["models"] == sorted(MODELS.values())
+    assert embedded["tokens"] == 9
+    assert embedded["vectors"] == [pytest.approx(vector(text)) for text in ("bread at home", "a law")]
+    assert three.of["vectors"].requests[0]["encoding_format"] == "base64"
+    assert (wrong["raised"], wrong["status"], wrong["code"]) == ("BadRequestError", 400, "wrong_role")
+    assert (other["raised"], other["message"]) == ("BadRequestError", "This model chats: ask /v1/chat/completions.")
+
+
+def test_litellm(starts: Callable[..., Three]) -> None:
+    three = starts()
+    embedded, ordered = said(client(three.edge, "litellm_roles"))
+    assert embedded["vectors"] == [pytest.approx(vector("bread at home"))]
+    assert ordered["order"] == [1, 0]
+    assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
