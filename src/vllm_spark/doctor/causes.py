@@ -28,4 +28,7 @@ def exception(line: str, number: int, file: str) -> Finding:
 def logged(line: str, number: int, file: str) -> Finding:
     """Return the finding of an error line that is not an exception."""
     known = families.classify(line, raised=False)
-    return familiar(known, line, number, file) if known else unrecognised(failure_lines.LOGGED, line, number, file)
+    if known:
+        return familiar(known, line, number, file)
+    cause = failure_lines.FATAL_CAUSE if failure_lines.FATAL.search(line) else failure_lines.LOGGED
+    return unrecognised(cause, line, number, file)

@@ -20,7 +20,7 @@ from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import printable
 from vllm_spark.doctor import diagnosis, last_words, reading
-from vllm_spark.doctor.findings import Finding, Judgement, log_line
+from vllm_spark.doctor.findings import LINE_LIMIT, Finding, Judgement, log_line
 from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.log_lines import ByteStream, blocks
@@ -213,6 +213,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
             yield f" - {finding.cause}, {_where(finding)}: {log_line(finding)}"
+            yield from (f"     before it: {line[:LINE_LIMIT]}" for line in finding.before)
         yield _fix(judgement.unrecognised[0])
     yield from _numbered([finding for finding in judgement.findings if finding.severity == "warning"], len(fatal) + 1)
     yield f"read {amount}"

@@ -28,6 +28,7 @@ _OVERLAP = 40  # lines of the previous block that are read again, because a patt
 _LESSONS = 3  # blocks from which a carrier is learnt
 _WRAP_LINES = 2000  # in which the width of wrapped lines is learnt
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
+_BEFORE = 3  # lines before an unknown error that are shown
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
 
 _Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
@@ -60,6 +61,7 @@ class Log:
     _engine: issues.Engine = field(default_factory=issues.Engine)
     _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
     _carrier: re.Pattern[str] | None = None
+    _block: tuple[int, Sequence[LogEntry]] = (0, ())  # the lines that are read now, and the number of the first
     _width: int = 0  # at which lines are cut
     _lessons: int = _LESSONS
 
@@ -238,6 +240,7 @@ class Log:
                 places = range(bisect_right(begins, match.start()) - 1, bisect_right(begins, match.end()))
                 numbers = [first + order[place] for place in places if place < len(order)]
                 self._match(signature, match, numbers)
+        self._block = first, entries
         for number, entry in enumerate(entries, first):
             if number > self.lines:
                 for text in entry.text.split("\n"):  # a message of a JSON logger can hold a traceback
@@ -273,7 +276,8 @@ class Log:
             self._noted.update(note for note in notes() if note.search(text))
         if self._state.serving and not self._state.stopping:
             self._requests.read(number, entry, text)
-        if self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver"):
+        api = self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver")
+        if api and not failure_lines.FATAL.search(text):
             return  # once it serves, the API server logs errors of requests
         if self._state.stopping and not self._tracebacks.busy:
             return  # what the processes print while they are stopped
@@ -291,7 +295,15 @@ class Log:
             self._errors.add(kind, causes.unrecognised(refused, text, number, self.file))
         elif text != failure_lines.NOTHING and self._errors.is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
-            self._errors.add(kind, causes.logged(text, number, self.file))
+            found = causes.logged(text, number, self.file)
+            before = self._before(number) if found.signature == UNRECOGNISED else ()
+            self._errors.add(kind, replace(found, before=before))
+
+    def _before(self, number: int) -> tuple[str, ...]:
+        """Return the lines before this one that say something."""
+        first, entries = self._block
+        near = entries[max(number - first - 3 * _BEFORE, 0) : number - first]
+        return tuple(text for entry in near if (text := entry.text.strip()))[-_BEFORE:]
 
     def _start_again(self, number: int) -> None:
         """Forget what only the earlier start excused: the next one has not served yet."""

@@ -23,10 +23,12 @@ _LEVELS = "DEBUG|V?INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
 _HEADER = re.compile(
     rf"""(?:
       (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
+    | (?P<undated>{_LEVELS})[ ]\[[\w./]+\.py(?::\d+)?\][ ]
     | (?P<uvicorn>{_LEVELS}):[ ]+
     | \d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+(?:[ ]-[ ]|\s)(?P<ray>{_LEVELS})(?:[ ]-[ ]|\s)\S+:\d+[ ]--?[ ]
-    | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEF])[ \d]+\][ ]\S+:\d+:[ ]
+    | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEFC])[ \d]+\][ ]\S+:\d+:[ ]+
     | time="[^"]*"[ ]level=(?P<logrus>debug|info|warning)[ ]
+    | (?P<glog>[EF])\d{{4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]+\d+[ ]\S+:\d+\][ ]
     | \[(?P<c10d>[DIWEF])\d{{3,4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]\S+:\d+\][ ]
     )""",
     re.VERBOSE,
@@ -41,7 +43,7 @@ _LEVEL_NAMES = {
     "I": "INFO",
     "W": "WARNING",
     "E": "ERROR",
-} | {"F": "CRITICAL"}
+} | {"F": "CRITICAL", "C": "CRITICAL"}
 # NCCL reports what it tries in lines of its own format. Signatures read their whole text, so only the level is taken.
 _NCCL = re.compile(r"\S+:\d+:\d+ \[\d+\] NCCL (?:INFO|TRACE|VERSION) ")
 _RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY_DEDUP_LOGS
