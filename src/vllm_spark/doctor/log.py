@@ -15,12 +15,13 @@ from itertools import accumulate
 
 from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching, ranking, wraps
 from vllm_spark.doctor.error_lines import ErrorLines
+from vllm_spark.doctor.families import Evidence
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
 from vllm_spark.doctor.places import NOWHERE, Place
 from vllm_spark.doctor.requests import Requests
 from vllm_spark.doctor.server_state import ServerState
-from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, notes, signatures, with_causes
+from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, signatures, with_causes
 from vllm_spark.doctor.stalls import Stalls
 from vllm_spark.doctor.tracebacks import NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
@@ -59,7 +60,8 @@ class Log:
     _requests: Requests = field(default_factory=Requests)
     _stalls: Stalls = field(default_factory=Stalls)
     _engine: issues.Engine = field(default_factory=issues.Engine)
-    _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
+    # What signatures and families depend on and this log has, with the named groups.
+    _noted: dict[re.Pattern[str], tuple[tuple[str, str], ...]] = field(default_factory=dict)
     _carrier: re.Pattern[str] | None = None
     _block: tuple[int, Sequence[LogEntry]] = (0, ())  # the lines that are read now, and the number of the first
     _width: int = 0  # at which lines are cut
@@ -113,7 +115,7 @@ class Log:
         if self._refused:
             return self._refused
         if self._last_error:
-            return causes.logged(*self._last_error, self.file)
+            return causes.explained(causes.logged(*self._last_error, self.file), self._evidence)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
             return causes.unrecognised(failure_lines.ENDED_WITHOUT, wrapper, 0, self.file)
         return (
@@ -215,13 +217,13 @@ class Log:
     def _logged_errors(self, signature: str) -> Iterator[Finding]:
         """Yield the error lines, all or those with this id."""
         for found in self._errors.findings():
-            error = issues.explained(found, self._engine)
+            error = issues.explained(causes.explained(found, self._evidence), self._engine)
             if signature in ("", error.signature) and not self._state.survived(error.number):
                 yield error
 
     def _of_chain(self, chain: Chain) -> Finding:
         """Return the finding of a chain: the family of an exception, or the exception itself."""
-        raised, known = ranking.named(chain)
+        raised, known = ranking.named(chain, self._evidence)
         line = (raised.line, raised.number, self.file)
         return issues.explained(causes.familiar(known, *line) if known else causes.exception(*line), self._engine)
 
@@ -233,7 +235,7 @@ class Log:
         order = sorted(range(len(entries)), key=lambda index: entries[index].process)
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
-        self._noted.update(note for note in notes() if note not in self._noted and note.search(text))
+        self._note(text)
         self._engine.read(text)
         for signature in expected:
             for match in signature.pattern.finditer(text):
@@ -273,7 +275,7 @@ class Log:
         if served and not self._state.serving:
             self._start_again(number)
         elif self._state.serving and not served:
-            self._noted.update(note for note in notes() if note.search(text))
+            self._note(text)
         if self._state.serving and not self._state.stopping:
             self._requests.read(number, entry, text)
         api = self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver")
@@ -284,7 +286,8 @@ class Log:
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
         if not entry.level and not text.startswith("INFO") and failure_lines.LAST_WORDS.search(text):
-            self._complaint = self._complaint if "arning" in text or is_harmless(text) else (text, number)
+            skipped = "arning" in text or failure_lines.NATIVE_FRAME.match(text) or is_harmless(text)
+            self._complaint = self._complaint if skipped else (text, number)
         # An indented line belongs to the message above it.
         indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
         kind = None if number in self._known or indented else alike(text)
@@ -295,9 +298,18 @@ class Log:
             self._errors.add(kind, causes.unrecognised(refused, text, number, self.file))
         elif text != failure_lines.NOTHING and self._errors.is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
-            found = causes.logged(text, number, self.file)
-            before = self._before(number) if found.signature == UNRECOGNISED else ()
-            self._errors.add(kind, replace(found, before=before))
+            found = replace(causes.logged(text, number, self.file), before=self._before(number))
+            self._errors.add(kind, found)
+
+    @property
+    def _evidence(self) -> Evidence:
+        return frozenset(self._noted.items())
+
+    def _note(self, text: str) -> None:
+        """Note what signatures and families depend on."""
+        for note in matching.notes():
+            if note not in self._noted and (match := note.search(text)):
+                self._noted[note] = tuple(match.groupdict(default="").items())
 
     def _before(self, number: int) -> tuple[str, ...]:
         """Return the lines before this one that say something."""
@@ -312,4 +324,6 @@ class Log:
         self._findings = {key: finding for key, finding in self._findings.items() if key[0] not in repaired}
         self._requests = Requests()
         self._stalls.forget(number)
-        self._noted -= {signature.unless for signature in signatures() if signature.unless}
+        for signature in signatures():
+            if signature.unless:
+                self._noted.pop(signature.unless, None)

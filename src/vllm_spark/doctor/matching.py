@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from vllm_spark.doctor import families
 from vllm_spark.doctor.findings import Finding
 from vllm_spark.doctor.signatures import Signature, signatures
+from vllm_spark.doctor.signatures import notes as signature_notes
 from vllm_spark.doctor.tracebacks import NO_DIGITS
+
+_RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b.*)$", re.MULTILINE)
+_FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 
 
 def kinds(text: str) -> str:
@@ -23,12 +29,18 @@ def literals() -> list[tuple[Signature, tuple[str, ...]]]:
     return [(sign, tuple(fixed.translate(NO_DIGITS) for fixed in sign.literals)) for sign in signatures()]
 
 
+@cache
+def notes() -> tuple[re.Pattern[str], ...]:
+    """Return what a log is searched for only because a signature or a family depends on it."""
+    return tuple({*signature_notes(), *families.notes()})
+
+
 def finding_of(signature: Signature, match: re.Match[str], file: str, number: int) -> Finding:
     """Return the finding of a match, which begins at this line."""
     values = [match[0], *match.groups(default="")]
     texts, special = signature.texts(match[0])
     names: dict[str, Any] = match.groupdict(default="") | special
-    return Finding(
+    found = Finding(
         signature=signature.id,
         # The groups of other alternatives are empty and leave gaps in the sentence.
         cause=" ".join(texts.cause.format(*values, **names).split()),
@@ -39,6 +51,17 @@ def finding_of(signature: Signature, match: re.Match[str], file: str, number: in
         file=file,
         number=number,
     )
+    return _of_exception(found, match[0]) if signature.exception else found
+
+
+def _of_exception(found: Finding, matched: str) -> Finding:
+    """Return a finding with the cause, the fix and the line of the first exception in its match."""
+    above, line, _ = _RAISED.split(matched, maxsplit=1)
+    frames = [f"{file} {function}" for file, function in _FRAME.findall(above)]
+    known = families.classify(line, frames)
+    if not known:
+        return replace(found, line=line)
+    return replace(found, line=line, cause=f"{found.cause}: {known.cause}", fix=known.fix, runbook=known.family.runbook)
 
 
 def _line_at(text: str, position: int) -> str:

@@ -64,6 +64,7 @@ class Signature:
     amount: str = ""  # the group whose numbers count in place of lines
     explains_symptoms: bool = False  # with a symptom in the log this warning is its cause
     cases: tuple[SpecialCase, ...] = ()
+    exception: bool = False  # its cause and fix are those of the exception in the match, if a family knows it
     at_end: bool = False  # counts only near the end of a log: the next lines are missing
     or_at_end: bool = False  # fewer lines count there
     unless: re.Pattern[str] | None = None  # does not count in a log that also has this
