@@ -265,7 +265,7 @@ class Log:
         self._counts[key] += amount
         # A block is sorted by process, not by line.
         if key not in self._findings or numbers[0] < self._findings[key].number:
-            self._findings[key] = matching.finding_of(signature, match, self.file, numbers[0])
+            self._findings[key] = matching.finding_of(signature, match, self.file, numbers)
 
     def _read_error(self, number: int, entry: LogEntry) -> None:
         """Search a line for an error, without signatures."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -35,8 +36,8 @@ def notes() -> tuple[re.Pattern[str], ...]:
     return tuple({*signature_notes(), *families.notes()})
 
 
-def finding_of(signature: Signature, match: re.Match[str], file: str, number: int) -> Finding:
-    """Return the finding of a match, which begins at this line."""
+def finding_of(signature: Signature, match: re.Match[str], file: str, numbers: Sequence[int]) -> Finding:
+    """Return the finding of a match, whose lines have these numbers."""
     values = [match[0], *match.groups(default="")]
     texts, special = signature.texts(match[0])
     names: dict[str, Any] = match.groupdict(default="") | special
@@ -49,19 +50,20 @@ def finding_of(signature: Signature, match: re.Match[str], file: str, number: in
         runbook=texts.runbook,
         severity=signature.severity,
         file=file,
-        number=number,
+        number=numbers[0],
     )
-    return _of_exception(found, match[0]) if signature.exception else found
+    return _of_exception(found, match[0], numbers) if signature.exception else found
 
 
-def _of_exception(found: Finding, matched: str) -> Finding:
+def _of_exception(found: Finding, matched: str, numbers: Sequence[int]) -> Finding:
     """Return a finding with the cause, the fix and the line of the first exception in its match."""
     above, line, _ = _RAISED.split(matched, maxsplit=1)
     frames = [f"{file} {function}" for file, function in _FRAME.findall(above)]
     known = families.classify(line, frames)
+    found = replace(found, line=line, number=numbers[above.count("\n")])
     if not known:
-        return replace(found, line=line)
-    return replace(found, line=line, cause=f"{found.cause}: {known.cause}", fix=known.fix, runbook=known.family.runbook)
+        return found
+    return replace(found, cause=f"{found.cause}: {known.cause}", fix=known.fix, runbook=known.family.runbook)
 
 
 def _line_at(text: str, position: int) -> str:
