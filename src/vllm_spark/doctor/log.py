@@ -84,7 +84,7 @@ class Log:
             if self._carrier is None and self._lessons:
                 self._lessons -= 1
                 self._carrier = carriers.learn(lines)
-            self._judge(first, [parse(line, self._carrier) for line in lines], expected)
+            self._judge(first, [parse(line, self._carrier) for line in lines], expected, kinds)
             self.lines += len(lines) - len(self._overlap)
         else:
             self._requests.skip(text)
@@ -227,7 +227,7 @@ class Log:
         line = (raised.line, raised.number, self.file)
         return issues.explained(causes.familiar(known, *line) if known else causes.exception(*line), self._engine)
 
-    def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
+    def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature], kinds: str) -> None:
         """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
         self._known = {number for number in self._known if number >= first}
         # The lines of one process are joined: two ranks that fail at once interleave their tracebacks, and a
@@ -235,7 +235,7 @@ class Log:
         order = sorted(range(len(entries)), key=lambda index: entries[index].process)
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
-        self._note(text)
+        self._note(text, kinds)
         self._engine.read(text)
         for signature in expected:
             for match in signature.pattern.finditer(text):
@@ -275,7 +275,7 @@ class Log:
         if served and not self._state.serving:
             self._start_again(number)
         elif self._state.serving and not served:
-            self._note(text)
+            self._note(text, matching.kinds(text))
         if self._state.serving and not self._state.stopping:
             self._requests.read(number, entry, text)
         api = self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver")
@@ -305,10 +305,10 @@ class Log:
     def _evidence(self) -> Evidence:
         return frozenset(self._noted.items())
 
-    def _note(self, text: str) -> None:
-        """Note what signatures and families depend on."""
-        for note in matching.notes():
-            if note not in self._noted and (match := note.search(text)):
+    def _note(self, text: str, kinds: str) -> None:
+        """Note what signatures and families depend on. `kinds` is the text without digits."""
+        for note, texts in matching.notes():
+            if note not in self._noted and any(fixed in kinds for fixed in texts) and (match := note.search(text)):
                 self._noted[note] = tuple(match.groupdict(default="").items())
 
     def _before(self, number: int) -> tuple[str, ...]:

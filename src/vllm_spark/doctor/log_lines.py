@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from vllm_spark.doctor import carriers
+from vllm_spark.doctor import carriers, failure_lines
 
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES = BLOCK_BYTES  # kept of a line that is longer than a block
@@ -33,17 +33,6 @@ _HEADER = re.compile(
     )""",
     re.VERBOSE,
 )
-_LEVEL_NAMES = {
-    "WARN": "WARNING",
-    "SUCC": "INFO",
-    "VINFO": "INFO",
-    "ERR": "ERROR",
-    "PANIC": "CRITICAL",
-    "D": "DEBUG",
-    "I": "INFO",
-    "W": "WARNING",
-    "E": "ERROR",
-} | {"F": "CRITICAL", "C": "CRITICAL"}
 # NCCL reports what it tries in lines of its own format. Signatures read their whole text, so only the level is taken.
 _NCCL = re.compile(r"\S+:\d+:\d+ \[\d+\] NCCL (?:INFO|TRACE|VERSION) ")
 _RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY_DEDUP_LOGS
@@ -91,7 +80,7 @@ def parse(line: str, carrier: re.Pattern[str] | None = None) -> LogEntry:
         level = "INFO"
     if "across cluster]" in text:
         text = _RAY_REPEAT.sub("", text)
-    return LogEntry(process, _LEVEL_NAMES.get(level, level), text[:LINE_CHARACTERS])
+    return LogEntry(process, failure_lines.LEVELS.get(level, level), text[:LINE_CHARACTERS])
 
 
 def clean(line: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm_spark.doctor import families
 from vllm_spark.doctor.findings import Finding
-from vllm_spark.doctor.signatures import Signature, signatures
+from vllm_spark.doctor.signatures import Signature, alternatives, literal, signatures
 from vllm_spark.doctor.signatures import notes as signature_notes
 from vllm_spark.doctor.tracebacks import NO_DIGITS
 
@@ -31,9 +31,10 @@ def literals() -> list[tuple[Signature, tuple[str, ...]]]:
 
 
 @cache
-def notes() -> tuple[re.Pattern[str], ...]:
-    """Return what a log is searched for only because a signature or a family depends on it."""
-    return tuple({*signature_notes(), *families.notes()})
+def notes() -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
+    """Return what a log is searched for only because a signature or a family depends on it, with its fixed texts."""
+    found = {*signature_notes(), *families.notes()}
+    return [(note, tuple(literal(one).translate(NO_DIGITS) for one in alternatives(note.pattern))) for note in found]
 
 
 def finding_of(signature: Signature, match: re.Match[str], file: str, numbers: Sequence[int]) -> Finding:
