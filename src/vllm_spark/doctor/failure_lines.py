@@ -44,6 +44,7 @@ ENDING = _PATTERNS["ending"]
 LAST_WORDS = _PATTERNS["last_words"]
 KILLED = _PATTERNS["killed"]
 FATAL = re.compile("|".join(form["pattern"] for form in _FILE["fatal"]))
+FIXES: dict[str, str] = _FILE["fixes"]
 # Names of levels in other programs, and the engine's.
 LEVELS: dict[str, str] = _FILE["levels"]
 MARKS = tuple(_FILE["marks"])

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllm_spark.core.run_command import typed
+from vllm_spark.doctor import failure_lines
 
 UNRECOGNISED = "unrecognised"
 MOST_OF_A_CAUSE = 1  # remoteness
 AREA = "area-"  # how the ids of areas.yml begin
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
-GENERIC_FIX = (
-    "read the log from this line upwards with `journalctl -u vllm@NAME -o cat` and compare the command "
-    "that ran, /etc/vllm-spark/NAME/launch, with the recipe."
-)
+GENERIC_FIX = failure_lines.FIXES["generic"]
 LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
 
 

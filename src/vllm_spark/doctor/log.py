@@ -186,8 +186,17 @@ class Log:
             enough = sum(self._counts[key] for key in keys) >= signature.at_least
             at_end = self._last.get(signature.id, 0) > self.lines - _SPAN
             counts = at_end or not signature.at_end if enough else at_end and signature.or_at_end
-            if counts and signature.unless not in self._noted:
+            if counts and signature.unless not in self._noted and not self._only_noted(signature):
                 yield from (self._said(signature, self._findings[key], self._counts[key]) for key in keys)
+
+    def _only_noted(self, signature: Signature) -> bool:
+        return signature.severity == "warning" and issues.contradicted(signature.issue, self._engine)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what is known of another version or model than this log has."""
+        ids = {signature.id for signature in signatures() if self._only_noted(signature)}
+        return [found.cause for (name, _), found in self._findings.items() if name in ids]
 
     def _said(self, signature: Signature, finding: Finding, count: int) -> Finding:
         """Return a finding with the texts that depend on the rest of the log. They are not templates."""
