@@ -19,7 +19,7 @@ from vllm_spark.core import json_output
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import printable
-from vllm_spark.doctor import diagnosis, last_words, reading
+from vllm_spark.doctor import diagnosis, failure_lines, last_words, reading
 from vllm_spark.doctor.findings import LINE_LIMIT, Finding, Judgement, log_line
 from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
@@ -29,7 +29,7 @@ from vllm_spark.doctor.places import NOWHERE, Place
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
-KERNEL_LOG = "`journalctl -k -b --grep 'Killed process|oom-kill'`"
+KERNEL_LOG = failure_lines.FIXES["kernel_log"]
 WHOLE_RUN = Fix("ssh USER@ADDRESS journalctl -u vllm@NAME -o cat --no-pager | vllm-spark doctor -")
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
@@ -198,7 +198,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
             return
         yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
         yield f"   Fix: {whole_run}"
-        yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG} on the Spark shows it."
+        yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG}"
         return
     if not judgement.findings and not judgement.unrecognised:
         stops = [f"{log.file}:{log.stopped}" for log in logs if log.stopped]
