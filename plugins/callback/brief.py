@@ -24,6 +24,7 @@ from ansible.plugins.callback.default import CallbackModule as Default
 
 from vllm_spark.core import host_access, json_output, run_command, run_output
 from vllm_spark.core.run_output import Cause, FailedTask
+from vllm_spark.inventory import source
 from vllm_spark.lifecycle import interruption
 from vllm_spark_ansible import json_mode, started
 
@@ -136,6 +137,13 @@ class CallbackModule(Default):
         self._play = play
         if self._parts:
             self._display.display(interruption.part(self._parts, self._part))
+
+    def v2_playbook_on_no_hosts_matched(self) -> NoReturn:
+        refusal = source.without_sparks()
+        self._display.display(str(refusal), color=_color("COLOR_ERROR"), stderr=True)
+        if self._json:
+            print(json_output.text(json_output.refused(self._verb, [refusal])), flush=True)
+        raise SystemExit(json_mode.EXIT_STATUS)
 
     def _end_part(self) -> None:
         """Say that no task of a part had its condition."""

@@ -24,6 +24,7 @@ ENDS = {
     "doctor absent.log": 2,
     "deploy -i absent": 1,
     "deploy --nosuch-option": 2,
+    "plan -i FOREIGN": 1,
     "precheck -i INVENTORY": 2,
     "history -i INVENTORY": 4,
     'logs mine -i INVENTORY -e {"vllm_deployments":[{"name":"mine","recipe":"any","hosts":["spark1"]}]}': 4,
@@ -42,7 +43,10 @@ def inventory(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("words", ENDS)
 def test_a_command_ends_with_its_status(words: str, inventory: Path) -> None:
-    argv = [str(PROGRAM), *words.replace("INVENTORY", str(inventory)).split()]
+    foreign = inventory.with_name("foreign.yml")
+    foreign.write_text("gx10:\n  hosts:\n    spark1:\n")
+    paths_of = words.replace("INVENTORY", str(inventory)).replace("FOREIGN", str(foreign))
+    argv = [str(PROGRAM), *paths_of.split()]
     done = subprocess.run(argv, cwd=inventory.parent, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == ENDS[words], done.stdout + done.stderr
     assert f"\n| {done.returncode} |" in PAGE.read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vllm_spark.core import text
 from vllm_spark.doctor import failure_lines, families
 from vllm_spark.doctor.findings import GENERIC_FIX, GENERIC_RUNBOOK, UNRECOGNISED, Finding
@@ -26,6 +28,14 @@ def exception(line: str, number: int, file: str) -> Finding:
 
 
 def logged(line: str, number: int, file: str) -> Finding:
-    """Return the finding of an error line that is not an exception."""
-    known = families.classify(line, raised=False)
-    return familiar(known, line, number, file) if known else unrecognised(failure_lines.LOGGED, line, number, file)
+    """Return the finding of an error line that is not an exception, before any family is asked."""
+    cause = failure_lines.FATAL_CAUSE if failure_lines.FATAL.search(line) else failure_lines.LOGGED
+    return unrecognised(cause, line, number, file)
+
+
+def explained(found: Finding, evidence: families.Evidence) -> Finding:
+    """Return the finding of an error line as its family explains it, or as it is."""
+    if found.cause not in failure_lines.UNKNOWN:
+        return found
+    known = families.classify(found.line, evidence=evidence, raised=False)
+    return replace(familiar(known, found.line, found.number, found.file), count=found.count) if known else found

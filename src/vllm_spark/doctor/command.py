@@ -19,8 +19,8 @@ from vllm_spark.core import json_output
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import printable
-from vllm_spark.doctor import diagnosis, last_words, reading
-from vllm_spark.doctor.findings import Finding, Judgement, log_line
+from vllm_spark.doctor import diagnosis, failure_lines, last_words, reading
+from vllm_spark.doctor.findings import LINE_LIMIT, Finding, Judgement, log_line
 from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.log_lines import ByteStream, blocks
@@ -29,7 +29,7 @@ from vllm_spark.doctor.places import NOWHERE, Place
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
 STANDARD_INPUT = "-"
-KERNEL_LOG = "`journalctl -k -b --grep 'Killed process|oom-kill'`"
+KERNEL_LOG = failure_lines.FIXES["kernel_log"]
 WHOLE_RUN = Fix("ssh USER@ADDRESS journalctl -u vllm@NAME -o cat --no-pager | vllm-spark doctor -")
 BUNDLE_SUFFIX = ".tar.gz"  # of a bundle of `collect`
 LOG_SUFFIX = ".log"  # of the logs in it
@@ -198,14 +198,15 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
             return
         yield f"unknown: {amount}, with neither a failure nor a server that serves — expected: the log of a whole run."
         yield f"   Fix: {whole_run}"
-        yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG} on the Spark shows it."
+        yield f"   A process that was killed leaves no line in its own log: {KERNEL_LOG}"
         return
     if not judgement.findings and not judgement.unrecognised:
         stops = [f"{log.file}:{log.stopped}" for log in logs if log.stopped]
         stopped = [f"the server was stopped from outside: {', '.join(stops)}"] if stops else []
         empty = [f"{log.file} is empty" for log in logs if not log.lines]
         refused = [log.refusals for log in logs if log.refusals]
-        yield "; ".join([f"no finding in {amount}", *stopped, *refused, *empty])
+        notes = [f"note: {note}; not known of this version and model" for log in logs for note in log.notes]
+        yield "; ".join([f"no finding in {amount}", *stopped, *refused, *empty, *notes])
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]
     yield from _numbered(fatal, 1)
@@ -213,6 +214,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         yield "Not recognised:"
         for finding in judgement.unrecognised:
             yield f" - {finding.cause}, {_where(finding)}: {log_line(finding)}"
+            yield from (f"     before it: {line[:LINE_LIMIT]}" for line in finding.before)
         yield _fix(judgement.unrecognised[0])
     yield from _numbered([finding for finding in judgement.findings if finding.severity == "warning"], len(fatal) + 1)
     yield f"read {amount}"

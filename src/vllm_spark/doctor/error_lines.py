@@ -32,7 +32,7 @@ class ErrorLines:
     def again(self, kind: str | None) -> bool:
         """Count a line if its kind is an unknown error of an earlier line. Returns True if it is."""
         earlier = self._found.get(kind) if kind is not None else None
-        if kind is None or earlier is None or earlier.cause != failure_lines.LOGGED:
+        if kind is None or earlier is None or earlier.cause not in failure_lines.UNKNOWN:
             return False
         self._counts[kind] += 1
         return True
@@ -45,11 +45,11 @@ class ErrorLines:
 
     def is_error(self, entry: LogEntry, text: str, kind: str | None) -> bool:
         """Return True for an error line that is not an exception. A kind of line without a level is judged once."""
-        if entry.level in failure_lines.FATAL or failure_lines.NCCL_WARNING in text:
+        if entry.level in failure_lines.FATAL_LEVELS or failure_lines.NCCL_WARNING in text:
             return bool(text)
         if entry.level or kind is None or kind in self._dull or failure_lines.NATIVE_FRAME.match(text):
             return False
-        if failure_lines.NATIVE.match(text):
+        if failure_lines.NATIVE.match(text) or failure_lines.FATAL.search(text):
             return True
         if not failure_lines.HINT.search(text) or len(self._dull) >= _DULL:
             return False

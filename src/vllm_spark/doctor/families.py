@@ -21,22 +21,29 @@ _LINE = 2000  # characters of a line that are searched
 _SENTENCE = 300  # characters of a message within a cause
 
 
+# What else a log has: the patterns of `notes`, with the named groups of their first matches.
+Evidence = frozenset[tuple[re.Pattern[str], tuple[tuple[str, str], ...]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a family. Its texts are str.format templates over the named groups and {sentence}."""
+    """One rule of a family. Its texts are str.format templates over the named groups and {sentence}. `in_log`: the rule
+    counts only in a log that also has this, whose named groups are values too."""
 
     cause: str
     fix: str
     line: re.Pattern[str] | None = None
     frames: re.Pattern[str] | None = None
+    in_log: re.Pattern[str] | None = None
     exception_only: bool = False
     after_areas: bool = False  # so loose that an area of the engine names the cause better
 
-    def values(self, line: str, frames: str, *, raised: bool) -> dict[str, str] | None:
+    def values(self, line: str, frames: str, evidence: Evidence, *, raised: bool) -> dict[str, str] | None:
         """Return the values of the templates, or None if the rule does not match."""
-        if self.exception_only and not raised:
+        beside = next((dict(found) for note, found in evidence if note is self.in_log), None)
+        if (self.exception_only and not raised) or (self.in_log and beside is None):
             return None
-        groups: dict[str, str] = {}
+        groups: dict[str, str] = beside or {}
         for pattern, text in ((self.line, line), (self.frames, frames)):
             if pattern is None:
                 continue
@@ -68,28 +75,31 @@ class Diagnosis:
     fix: str
 
 
-def classify(line: str, frames: Sequence[str] = (), *, raised: bool = True) -> Diagnosis | None:
+def classify(
+    line: str, frames: Sequence[str] = (), evidence: Evidence = frozenset(), *, raised: bool = True
+) -> Diagnosis | None:
     """Return the diagnosis of the first rule that matches, or None. `raised` is False for a line that is not an
-    exception."""
-    return _classify(line[:_LINE], tuple(frames), raised=raised)
+    exception; `evidence` is what else its log has of `notes`, with the named groups."""
+    return _classify(line[:_LINE], tuple(frames), evidence, raised=raised)
 
 
 @lru_cache(maxsize=256)  # a log is asked for its findings several times
-def _classify(line: str, frames: tuple[str, ...], *, raised: bool) -> Diagnosis | None:
+def _classify(line: str, frames: tuple[str, ...], evidence: Evidence, *, raised: bool) -> Diagnosis | None:
     joined = "\n".join(frames)
-    early = _first(line, joined, raised=raised, after_areas=False)
+    early = _first(line, joined, evidence, raised=raised, after_areas=False)
     # A kernel, a layer or the cache fails under the drafter's code: the drafter is the part to leave out.
     if early is None or early.family.id in _UNDER_DRAFTER:
         drafter = next((frame for frame in frames if _DRAFTER.search(frame)), "")
         if raised and drafter and not CUDA_FAULT.search(line):
             early = _of_area("area-drafter", line, [drafter])
-    late = early or _of_area(area_of(frames), line, frames) or _first(line, joined, raised=raised, after_areas=True)
+    late = early or _of_area(area_of(frames), line, frames)
+    late = late or _first(line, joined, evidence, raised=raised, after_areas=True)
     return late or (_of_area(area_by_words(line), line, frames) if raised else None)
 
 
-def _first(line: str, frames: str, *, raised: bool, after_areas: bool) -> Diagnosis | None:
+def _first(line: str, frames: str, evidence: Evidence, *, raised: bool, after_areas: bool) -> Diagnosis | None:
     for family, rule in _rules(after_areas=after_areas):
-        values = rule.values(line, frames, raised=raised)
+        values = rule.values(line, frames, evidence, raised=raised)
         if values is not None:
             return _diagnosis(family, rule, values)
     return None
@@ -145,7 +155,14 @@ def _rules(*, after_areas: bool) -> tuple[tuple[Family, Rule], ...]:
     )
 
 
-def _rule(*, cause: str, fix: str, line: str = "", frames: str = "", **fields: Any) -> Rule:
-    return Rule(
-        cause, fix, re.compile(line) if line else None, re.compile(frames, re.MULTILINE) if frames else None, **fields
-    )
+@cache
+def notes() -> tuple[re.Pattern[str], ...]:
+    """Return what a log is searched for because a rule depends on it."""
+    return tuple({rule.in_log for family in families() for rule in family.rules if rule.in_log})
+
+
+def _rule(*, cause: str, fix: str, line: str = "", frames: str = "", in_log: str = "", **fields: Any) -> Rule:
+    def compiled(pattern: str) -> re.Pattern[str] | None:
+        return re.compile(pattern, re.MULTILINE) if pattern else None
+
+    return Rule(cause, fix, compiled(line), compiled(frames), compiled(in_log), **fields)

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllm_spark.core.run_command import typed
+from vllm_spark.doctor import failure_lines
 
 UNRECOGNISED = "unrecognised"
 MOST_OF_A_CAUSE = 1  # remoteness
 AREA = "area-"  # how the ids of areas.yml begin
 GENERIC_RUNBOOK = "engine-failed-to-start.md"
-GENERIC_FIX = (
-    "read the log from this line upwards with `journalctl -u vllm@NAME -o cat` and compare the command "
-    "that ran, /etc/vllm-spark/NAME/launch, with the recipe."
-)
-_LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
+GENERIC_FIX = failure_lines.FIXES["generic"]
+LINE_LIMIT = 300  # characters of the log line in a message; some vLLM errors list every choice
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One finding in a log. `fix` is without "Fix:"; `runbook` is a file of docs/runbooks; `number` is that of the
-    first matching line, 0 if unknown; `count` is the number of matches."""
+    first matching line, 0 if unknown; `count` is the number of matches; `before` has the lines before an error that
+    nothing explains."""
 
     signature: str
     cause: str
@@ -32,6 +31,7 @@ class Finding:
     file: str = ""
     number: int = 0
     count: int = 1
+    before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +91,4 @@ def explain(finding: Finding) -> str:
 
 def log_line(finding: Finding) -> str:
     """Return the log line, cut to the length of a message."""
-    return finding.line if len(finding.line) <= _LINE_LIMIT else finding.line[:_LINE_LIMIT] + " …"
+    return finding.line if len(finding.line) <= LINE_LIMIT else finding.line[:LINE_LIMIT] + " …"

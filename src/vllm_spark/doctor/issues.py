@@ -52,6 +52,11 @@ def explained(finding: Finding, engine: Engine) -> Finding:
     return finding
 
 
+def contradicted(name: str, engine: Engine) -> bool:
+    """Return True if a log contradicts every known issue whose id begins with this name."""
+    return bool(name) and all(_fits(one, engine) is False for one in known_issues.load() if one.id.startswith(name))
+
+
 def fix_of(issue: str) -> str:
     """Return the alternative of a known issue as a fix. Raises ValueError if there is no such issue."""
     for one in known_issues.load():

@@ -15,12 +15,13 @@ from itertools import accumulate
 
 from vllm_spark.doctor import carriers, causes, failure_lines, issues, matching, ranking, wraps
 from vllm_spark.doctor.error_lines import ErrorLines
+from vllm_spark.doctor.families import Evidence
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding, without_areas
 from vllm_spark.doctor.log_lines import LINE_CHARACTERS, LogEntry, parse
 from vllm_spark.doctor.places import NOWHERE, Place
 from vllm_spark.doctor.requests import Requests
 from vllm_spark.doctor.server_state import ServerState
-from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, notes, signatures, with_causes
+from vllm_spark.doctor.signatures import Signature, is_beside, is_harmless, signatures, with_causes
 from vllm_spark.doctor.stalls import Stalls
 from vllm_spark.doctor.tracebacks import NOT_FATAL, ORDERLY, WRAPPER, Chain, Tracebacks, alike
 
@@ -28,6 +29,7 @@ _OVERLAP = 40  # lines of the previous block that are read again, because a patt
 _LESSONS = 3  # blocks from which a carrier is learnt
 _WRAP_LINES = 2000  # in which the width of wrapped lines is learnt
 _SPAN = 5  # lines at the end of a log within which a log "ends with" one
+_BEFORE = 3  # lines before an unknown error that are shown
 _CAUSES = 5  # findings of one signature with different values; further ones are counted with the first
 
 _Key = tuple[str, tuple[str | None, ...]]  # the id of a signature, and the groups of its match
@@ -58,8 +60,10 @@ class Log:
     _requests: Requests = field(default_factory=Requests)
     _stalls: Stalls = field(default_factory=Stalls)
     _engine: issues.Engine = field(default_factory=issues.Engine)
-    _noted: set[re.Pattern[str]] = field(default_factory=set)  # what signatures depend on and this log has
+    # What signatures and families depend on and this log has, with the named groups.
+    _noted: dict[re.Pattern[str], tuple[tuple[str, str], ...]] = field(default_factory=dict)
     _carrier: re.Pattern[str] | None = None
+    _block: tuple[int, Sequence[LogEntry]] = (0, ())  # the lines that are read now, and the number of the first
     _width: int = 0  # at which lines are cut
     _lessons: int = _LESSONS
 
@@ -80,7 +84,7 @@ class Log:
             if self._carrier is None and self._lessons:
                 self._lessons -= 1
                 self._carrier = carriers.learn(lines)
-            self._judge(first, [parse(line, self._carrier) for line in lines], expected)
+            self._judge(first, [parse(line, self._carrier) for line in lines], expected, kinds)
             self.lines += len(lines) - len(self._overlap)
         else:
             self._requests.skip(text)
@@ -111,7 +115,7 @@ class Log:
         if self._refused:
             return self._refused
         if self._last_error:
-            return causes.logged(*self._last_error, self.file)
+            return causes.explained(causes.logged(*self._last_error, self.file), self._evidence)
         if wrapper := next((line for line in self._tracebacks.lines() if not ORDERLY.search(line)), None):
             return causes.unrecognised(failure_lines.ENDED_WITHOUT, wrapper, 0, self.file)
         return (
@@ -182,8 +186,17 @@ class Log:
             enough = sum(self._counts[key] for key in keys) >= signature.at_least
             at_end = self._last.get(signature.id, 0) > self.lines - _SPAN
             counts = at_end or not signature.at_end if enough else at_end and signature.or_at_end
-            if counts and signature.unless not in self._noted:
+            if counts and signature.unless not in self._noted and not self._only_noted(signature):
                 yield from (self._said(signature, self._findings[key], self._counts[key]) for key in keys)
+
+    def _only_noted(self, signature: Signature) -> bool:
+        return signature.severity == "warning" and issues.contradicted(signature.issue, self._engine)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what is known of another version or model than this log has."""
+        ids = {signature.id for signature in signatures() if self._only_noted(signature)}
+        return [found.cause for (name, _), found in self._findings.items() if name in ids]
 
     def _said(self, signature: Signature, finding: Finding, count: int) -> Finding:
         """Return a finding with the texts that depend on the rest of the log. They are not templates."""
@@ -213,17 +226,17 @@ class Log:
     def _logged_errors(self, signature: str) -> Iterator[Finding]:
         """Yield the error lines, all or those with this id."""
         for found in self._errors.findings():
-            error = issues.explained(found, self._engine)
+            error = issues.explained(causes.explained(found, self._evidence), self._engine)
             if signature in ("", error.signature) and not self._state.survived(error.number):
                 yield error
 
     def _of_chain(self, chain: Chain) -> Finding:
         """Return the finding of a chain: the family of an exception, or the exception itself."""
-        raised, known = ranking.named(chain)
+        raised, known = ranking.named(chain, self._evidence)
         line = (raised.line, raised.number, self.file)
         return issues.explained(causes.familiar(known, *line) if known else causes.exception(*line), self._engine)
 
-    def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature]) -> None:
+    def _judge(self, first: int, entries: Sequence[LogEntry], expected: Iterable[Signature], kinds: str) -> None:
         """Diagnose a block whose first line has the number `first`. Lines up to self.lines were diagnosed before."""
         self._known = {number for number in self._known if number >= first}
         # The lines of one process are joined: two ranks that fail at once interleave their tracebacks, and a
@@ -231,13 +244,14 @@ class Log:
         order = sorted(range(len(entries)), key=lambda index: entries[index].process)
         text = "\n".join(entries[index].text for index in order)
         begins = [0, *accumulate(len(entries[index].text) + 1 for index in order)]
-        self._noted.update(note for note in notes() if note not in self._noted and note.search(text))
+        self._note(text, kinds)
         self._engine.read(text)
         for signature in expected:
             for match in signature.pattern.finditer(text):
                 places = range(bisect_right(begins, match.start()) - 1, bisect_right(begins, match.end()))
                 numbers = [first + order[place] for place in places if place < len(order)]
                 self._match(signature, match, numbers)
+        self._block = first, entries
         for number, entry in enumerate(entries, first):
             if number > self.lines:
                 for text in entry.text.split("\n"):  # a message of a JSON logger can hold a traceback
@@ -260,7 +274,7 @@ class Log:
         self._counts[key] += amount
         # A block is sorted by process, not by line.
         if key not in self._findings or numbers[0] < self._findings[key].number:
-            self._findings[key] = matching.finding_of(signature, match, self.file, numbers[0])
+            self._findings[key] = matching.finding_of(signature, match, self.file, numbers)
 
     def _read_error(self, number: int, entry: LogEntry) -> None:
         """Search a line for an error, without signatures."""
@@ -270,17 +284,19 @@ class Log:
         if served and not self._state.serving:
             self._start_again(number)
         elif self._state.serving and not served:
-            self._noted.update(note for note in notes() if note.search(text))
+            self._note(text, matching.kinds(text))
         if self._state.serving and not self._state.stopping:
             self._requests.read(number, entry, text)
-        if self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver"):
+        api = self._state.serving and self._state.over is None and entry.process.lower().startswith("apiserver")
+        if api and not failure_lines.FATAL.search(text):
             return  # once it serves, the API server logs errors of requests
         if self._state.stopping and not self._tracebacks.busy:
             return  # what the processes print while they are stopped
         if self._tracebacks.read(number, entry, lambda: number in self._known) or entry.level in NOT_FATAL:
             return
         if not entry.level and not text.startswith("INFO") and failure_lines.LAST_WORDS.search(text):
-            self._complaint = self._complaint if "arning" in text or is_harmless(text) else (text, number)
+            skipped = "arning" in text or failure_lines.NATIVE_FRAME.match(text) or is_harmless(text)
+            self._complaint = self._complaint if skipped else (text, number)
         # An indented line belongs to the message above it.
         indented = entry.text[:1].isspace() and not text.startswith("what():")  # C++ indents the reason of its end
         kind = None if number in self._known or indented else alike(text)
@@ -291,7 +307,24 @@ class Log:
             self._errors.add(kind, causes.unrecognised(refused, text, number, self.file))
         elif text != failure_lines.NOTHING and self._errors.is_error(entry, text, kind) and not WRAPPER.search(text):
             self._last_error = (text, number)
-            self._errors.add(kind, causes.logged(text, number, self.file))
+            found = replace(causes.logged(text, number, self.file), before=self._before(number))
+            self._errors.add(kind, found)
+
+    @property
+    def _evidence(self) -> Evidence:
+        return frozenset(self._noted.items())
+
+    def _note(self, text: str, kinds: str) -> None:
+        """Note what signatures and families depend on. `kinds` is the text without digits."""
+        for note, texts in matching.notes():
+            if note not in self._noted and any(fixed in kinds for fixed in texts) and (match := note.search(text)):
+                self._noted[note] = tuple(match.groupdict(default="").items())
+
+    def _before(self, number: int) -> tuple[str, ...]:
+        """Return the lines before this one that say something."""
+        first, entries = self._block
+        near = entries[max(number - first - 3 * _BEFORE, 0) : number - first]
+        return tuple(text for entry in near if (text := entry.text.strip()))[-_BEFORE:]
 
     def _start_again(self, number: int) -> None:
         """Forget what only the earlier start excused: the next one has not served yet."""
@@ -300,4 +333,6 @@ class Log:
         self._findings = {key: finding for key, finding in self._findings.items() if key[0] not in repaired}
         self._requests = Requests()
         self._stalls.forget(number)
-        self._noted -= {signature.unless for signature in signatures() if signature.unless}
+        for signature in signatures():
+            if signature.unless:
+                self._noted.pop(signature.unless, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from vllm_spark.doctor import carriers
+from vllm_spark.doctor import carriers, failure_lines
 
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES = BLOCK_BYTES  # kept of a line that is longer than a block
@@ -23,25 +23,16 @@ _LEVELS = "DEBUG|V?INFO|WARN|WARNING|ERROR|CRITICAL|SUCC|ERR|PANIC"
 _HEADER = re.compile(
     rf"""(?:
       (?P<vllm>{_LEVELS})[ ]\d\d-\d\d[ ]\d\d:\d\d:\d\d(?:[.,]\d+)?[ ]\[?[^\]\s]+\][ ]?
+    | (?P<undated>{_LEVELS})[ ]\[[\w./]+\.py(?::\d+)?\][ ]
     | (?P<uvicorn>{_LEVELS}):[ ]+
     | \d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+(?:[ ]-[ ]|\s)(?P<ray>{_LEVELS})(?:[ ]-[ ]|\s)\S+:\d+[ ]--?[ ]
-    | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEF])[ \d]+\][ ]\S+:\d+:[ ]
+    | \[\d{{4}}-\d\d-\d\d[ ]\d\d:\d\d:\d\d,\d+[ ](?P<raylet>[DIWEFC])[ \d]+\][ ]\S+:\d+:[ ]+
     | time="[^"]*"[ ]level=(?P<logrus>debug|info|warning)[ ]
+    | (?P<glog>[EF])\d{{4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]+\d+[ ]\S+:\d+\][ ]
     | \[(?P<c10d>[DIWEF])\d{{3,4}}[ ]\d\d:\d\d:\d\d\.\d+[ ]\S+:\d+\][ ]
     )""",
     re.VERBOSE,
 )
-_LEVEL_NAMES = {
-    "WARN": "WARNING",
-    "SUCC": "INFO",
-    "VINFO": "INFO",
-    "ERR": "ERROR",
-    "PANIC": "CRITICAL",
-    "D": "DEBUG",
-    "I": "INFO",
-    "W": "WARNING",
-    "E": "ERROR",
-} | {"F": "CRITICAL"}
 # NCCL reports what it tries in lines of its own format. Signatures read their whole text, so only the level is taken.
 _NCCL = re.compile(r"\S+:\d+:\d+ \[\d+\] NCCL (?:INFO|TRACE|VERSION) ")
 _RAY_REPEAT = re.compile(r"\s*\[repeated \d+x across cluster\].*$")  # Ray's RAY_DEDUP_LOGS
@@ -89,7 +80,7 @@ def parse(line: str, carrier: re.Pattern[str] | None = None) -> LogEntry:
         level = "INFO"
     if "across cluster]" in text:
         text = _RAY_REPEAT.sub("", text)
-    return LogEntry(process, _LEVEL_NAMES.get(level, level), text[:LINE_CHARACTERS])
+    return LogEntry(process, failure_lines.LEVELS.get(level, level), text[:LINE_CHARACTERS])
 
 
 def clean(line: str) -> str:

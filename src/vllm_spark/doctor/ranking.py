@@ -25,13 +25,13 @@ _AFTER_FAULT = re.compile(
 _LINKER = re.compile(r"undefined symbol: |cannot open shared object file")
 
 
-def named(chain: Chain) -> tuple[Raised, families.Diagnosis | None]:
+def named(chain: Chain, evidence: families.Evidence) -> tuple[Raised, families.Diagnosis | None]:
     """Return the exception of a chain that names its cause, and its diagnosis: that of the most specific family, the
-    innermost one of several; then the root."""
+    innermost one of several; then the root. `evidence` is what else the log has."""
     own = [raised for raised in chain.raised if not WRAPPER.search(raised.line)]
     if any(CUDA_FAULT.search(raised.line) for raised in own):
         own.sort(key=lambda raised: bool(_AFTER_FAULT.search(raised.line)))
-    known = [(raised, found) for raised in own if (found := families.classify(raised.line, raised.frames))]
+    known = [(raised, found) for raised in own if (found := families.classify(raised.line, raised.frames, evidence))]
     order = [family.id for family in families.families() if not family.id.startswith(AREA)]
     place = {family: number for number, family in enumerate(order)}
     first = min(known, key=lambda pair: place.get(pair[1].family.id, len(place)), default=None)

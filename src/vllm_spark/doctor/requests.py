@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vllm_spark.doctor import failure_lines
 from vllm_spark.doctor.families import sentence
 from vllm_spark.doctor.findings import Finding
 from vllm_spark.doctor.log_lines import LogEntry
@@ -14,10 +15,7 @@ from vllm_spark.doctor.tracebacks import NOT_FATAL, WRAPPER
 REFUSED = "request-refused"  # the family of the same cause in the log of a client
 FAILED = "request-fails"
 _FIX = "change what this sentence names in the request, or the limit in overrides.args of the deployment."
-_FIX_OF_SERVER = (
-    "repeat one of these requests alone; if it fails again, change the part of the recipe that the exception names "
-    "(parser, chat template, structured output), or use an image with a newer vLLM."
-)
+_FIX_OF_SERVER = failure_lines.FIXES["request_fails"]
 _ANSWERED = 'HTTP/1.1" 200'
 _REQUEST = re.compile(r'\S+ - "POST /v\d+/\S+ HTTP/[\d.]+" (?P<status>\d{3})\b')
 _REASON = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S")

@@ -64,8 +64,10 @@ class Signature:
     amount: str = ""  # the group whose numbers count in place of lines
     explains_symptoms: bool = False  # with a symptom in the log this warning is its cause
     cases: tuple[SpecialCase, ...] = ()
+    exception: bool = False  # its cause and fix are those of the exception in the match, if a family knows it
     at_end: bool = False  # counts only near the end of a log: the next lines are missing
     or_at_end: bool = False  # fewer lines count there
+    issue: str = ""  # a known issue, whose alternative is the fix
     unless: re.Pattern[str] | None = None  # does not count in a log that also has this
 
     def texts(self, matched: str) -> tuple[Texts, dict[str, str]]:
@@ -187,6 +189,7 @@ def _signature(
     **fields: Any,
 ) -> Signature:
     if issue:
+        fields["issue"] = issue
         fields["fix"] = issues.fix_of(issue).replace("{", "{{").replace("}", "}}")
     general = Texts(fields["cause"], fields["fix"], fields["runbook"])
     return Signature(

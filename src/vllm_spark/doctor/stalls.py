@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from vllm_spark.doctor import failure_lines
 from vllm_spark.doctor.findings import Finding
 
 STALLED = "engine-stalls"
@@ -19,11 +20,7 @@ _REPORT = re.compile(
     r"[^\n]*?KV cache usage: (?P<usage>[\d.]+)%"
 )
 _IDLE = re.compile(r"prompt throughput: 0\.0 tokens/s, Avg generation throughput: 0\.0 tokens/s")
-_FIX = (
-    "`nvidia-smi` on each Spark: a load of 96 % at a few watts is a kernel that never ends; then `ansible-playbook "
-    "deploy.yml -l HOST` starts it again. If it happens again, use an image with a newer vLLM, or leave out the "
-    "drafter."
-)
+_FIX = failure_lines.FIXES["stalled"]
 
 
 @dataclass(slots=True)

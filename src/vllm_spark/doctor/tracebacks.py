@@ -44,7 +44,8 @@ _BARE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Timeout|Exit|Interrupt)(?:\([\w.]+\))?(?::\s|:?$)"
     r"|(?:[a-z_]\w*\.)+(?!\w*Warning)[A-Z]\w+: "
 )
-_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line \d+, in (?P<function>\S+)')
+# Who posts a traceback may leave out the number of the line or the function.
+_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)"(?:, line \d+)?(?:,? in (?P<function>\S+))?')
 # The line above the traceback of an exception that ends nothing: Python's note of a failing __del__, and a plugin that
 # the engine goes on without (vllm/plugins/__init__.py).
 _HANDLED = ("Exception ignored in", "Failed to load plugin")
@@ -159,7 +160,7 @@ class _Stream:
         if frame := _FRAME.match(line.text):
             if len(self.frames) == _FRAMES and _DRAFTER.match(self.frames[0]):
                 self.outer = self.frames[0]
-            self.frames.append(f"{frame['file']} {frame['function']}")
+            self.frames.append(f"{frame['file']} {frame['function'] or '?'}")
             self.last, self.source = (line.text.strip(), line.number), ""
             return self.open
         if line.text.startswith(_LINKS):

@@ -52,6 +52,15 @@ def without_hosts(folder: Path) -> Refusal | None:
     )
 
 
+def without_sparks() -> Refusal:
+    """Return the refusal of an inventory whose group `sparks` has no host."""
+    return NO_INVENTORY(
+        what="the inventory has no host in the group sparks",
+        expected="each Spark in a group with this name, whatever other groups it has",
+        fix="name the group `sparks` in hosts.yml of the inventory: `ansible-inventory --graph` shows its groups.",
+    )
+
+
 def unreadable(path: Path) -> Refusal | None:
     """Return the refusal of the first file of an inventory that is not YAML, or None: of its hosts, or of the variables
     beside it."""

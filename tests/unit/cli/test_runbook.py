@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+import project_files
 from vllm_spark.cli import main, runbook
-from vllm_spark.core import paths
+from vllm_spark.core import paths, strict_yaml
 
-TEXTS = {file.stem: file.read_text() for file in paths.RUNBOOKS.glob("*.md")}
+RUNBOOKS = [file.stem for file in paths.RUNBOOKS.glob("*.md")]
+TEXTS = runbook.all_pages()
+OWNERS = strict_yaml.load_own((project_files.DATA / "runbook-messages.yml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("typed", ["swap", "docs/runbooks/swap.md", "swap.md"])
@@ -36,7 +39,7 @@ def test_each_page_is_found_by_its_title() -> None:
     missed = [
         name
         for name, text in TEXTS.items()
-        if name not in runbook.best(runbook.title(text).lower().split(), TEXTS)[: runbook.LISTED]
+        if name in RUNBOOKS and name not in runbook.best(runbook.title(text).lower().split(), TEXTS)[: runbook.LISTED]
     ]
     assert missed == []
 
@@ -53,3 +56,23 @@ def test_words_that_no_page_has(typed: str, fix: str, capsys: pytest.CaptureFixt
     assert main.main(["runbook", typed]) == 1
     assert f"no page has '{typed}'" in (told := capsys.readouterr().err)
     assert fix in told
+
+
+@pytest.mark.parametrize("row", OWNERS["messages"], ids=lambda row: row["line"][:40])
+def test_a_message_has_the_page_that_the_doctor_names(row: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["runbook", row["line"]]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith(TEXTS[row["page"]])
+    assert "\nFix: " in told.removesuffix(TEXTS[row["page"]])
+
+
+@pytest.mark.parametrize(("words", "pages"), OWNERS["words"].items())
+def test_an_owner_s_words_find_the_page_in_every_folder(words: str, pages: list[str]) -> None:
+    assert set(runbook.best(words.split(), TEXTS)[:3]) & set(pages)
+
+
+def test_a_page_of_operations_has_its_folder_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["runbook", "docs/operations/metrics.md"]) == 0
+    assert capsys.readouterr().out == TEXTS["operations/metrics"]
+    assert main.main(["runbook", "metrics"]) == 0
+    assert capsys.readouterr().out == TEXTS["metrics"]

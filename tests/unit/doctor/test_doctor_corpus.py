@@ -61,7 +61,9 @@ def test_an_example_leads_to_its_own_family(family: Family) -> None:
 def test_the_file_of_families_has_only_known_fields() -> None:
     text = Path(str(families.__wrapped__.__code__.co_filename)).with_suffix(".yml").read_text(encoding="utf-8")
     rules = [rule for family in yaml.load(text, yaml.CSafeLoader)["families"] for rule in family["rules"]]
-    assert all(set(rule) <= {"line", "frames", "exception_only", "after_areas", "cause", "fix"} for rule in rules)
+    assert all(
+        set(rule) <= {"line", "frames", "in_log", "exception_only", "after_areas", "cause", "fix"} for rule in rules
+    )
     assert all("line" in rule or "frames" in rule for rule in rules)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vllm_spark.doctor import command, failure_lines
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Finding
 from vllm_spark.doctor.log import Log
@@ -122,3 +123,41 @@ def test_what_the_engine_prints_beside_any_failure_counts_only_alone() -> None:
     beside = "(EngineCore pid=9) ERROR 08-30 13:00:12 [dump.py:1] Dumping scheduler output for model execution: X\n"
     assert ids(beside + SYMPTOM) == ["rpc-timeout"]
     assert ids(STARTED + beside) == ["unrecognised"]
+
+
+FATAL = failure_lines.fatal_forms()
+
+
+@pytest.mark.parametrize("form", FATAL, ids=lambda form: form["source"].partition(",")[0])
+def test_a_line_of_a_fatal_form_ends_a_sound_server(form: dict[str, str]) -> None:
+    log = Log("a.log")
+    log.read(f"{STARTED}{reports(1)}{form['example']}\n")
+    judgement = judge([log])
+    assert command.status(judgement) == command.FAILURE
+    assert [found.number for found in (*judgement.findings, *judgement.unrecognised)] == [3]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR [core.py:1138] a sentence that no version has printed",
+        "F0403 10:11:12.131415    77 tcp_store.cc:51] Check failed: fd >= 0",
+        "[2026-04-03 10:11:12,131 C 77 77] provider.cc:112:  Check failed: acquired",
+        "(APIServer pid=1) malloc_consolidate(): unaligned fastbin chunk detected",
+    ],
+)
+def test_an_unknown_end_is_shown_with_what_came_before_it(line: str) -> None:
+    log = Log("a.log")
+    log.read(f"{STARTED}{REQUEST.format(200)}{line}\n")
+    judgement = judge([log])
+    assert command.status(judgement) == command.FAILURE
+    said = "\n".join(command.lines(judgement, [log]))
+    assert "a.log:3: " in said
+    assert "before it: Application startup complete." in said
+    assert "before it: 10.0.0.7" in said
+
+
+def test_an_answer_after_a_fatal_form_shows_that_the_server_went_on() -> None:
+    text = "malloc_consolidate(): unaligned fastbin chunk detected\n"
+    assert ids(LAUNCH + STARTED + text) == ["unrecognised"]
+    assert ids(LAUNCH + STARTED + text + REQUEST.format(200)) == []

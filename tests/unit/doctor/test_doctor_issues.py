@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_spark.doctor import issues
+from vllm_spark.doctor import command, issues
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding
 from vllm_spark.doctor.log import Log
@@ -55,3 +55,42 @@ def test_the_log_decides_which_issue_it_shows(line: str, version: str, model: st
 def test_no_exception_of_the_file_is_an_unknown_error(issue: known_issues.KnownIssue) -> None:
     for line in (line for line in issues.lines_of(issue) if "Error: " in line):
         assert first(line.replace("…", "x").replace("%s", "x")).signature != UNRECOGNISED
+
+
+CUTLASS = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN'].\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "status"),
+    [
+        ("", "", command.WARNINGS),
+        ("0.20.2", "nvidia/Gemma-4-26B-A4B-NVFP4", command.WARNINGS),
+        ("0.23.0", "nvidia/Gemma-4-26B-A4B-NVFP4", command.WARNINGS),
+        ("0.30.0", "nvidia/Gemma-4-26B-A4B-NVFP4", 0),
+        ("0.20.2", "acme/other-NVFP4", 0),
+    ],
+)
+def test_an_issue_of_another_version_or_model_is_a_note(version: str, model: str, status: int) -> None:
+    log = Log("a.log")
+    text = f"vLLM API server version {version}\n" if version else ""
+    text += f"non-default args: {{'model_tag': '{model}'}}\n" if model else ""
+    log.read(f"{text}{CUTLASS}INFO:     Application startup complete.\n")
+    judgement = judge([log])
+    assert command.status(judgement) == status
+    assert "VLLM_CUTLASS" in "\n".join(command.lines(judgement, [log]))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("VLLM_SERVICE_PORT", []),
+        ("VLLM_ROUTER_SERVICE_HOST", []),
+        ("VLLM_PORT_8000_TCP_ADDR", []),
+        ("VLLM_ENGINE_PORT", []),
+        ("VLLM_MADE_UP", ["env-ignored"]),
+    ],
+)
+def test_the_service_links_of_kubernetes_are_no_warning(name: str, expected: list[str]) -> None:
+    log = Log("a.log")
+    log.read(f"Unknown vLLM environment variable detected: {name}\nINFO:     Application startup complete.\n")
+    assert [found.signature for found in judge([log]).findings] == expected
