@@ -14,6 +14,7 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import (
+    budgets,
     checks,
     closed_engine,
     exclusion,
@@ -134,8 +135,8 @@ def of_host(
     intent, reported = intents[host], facts[host]
     if not intent.rank:
         return _without_rank(intent, reported, purpose)
-    specs = ranks_of(intents)
-    refused = [refusal for refusal in refusals(intent.rank, reported) if refusal.id not in purpose.awaited]
+    specs = budgets.shared(ranks_of(intents), facts)
+    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in purpose.awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -147,6 +148,7 @@ def of_host(
     peers = [facts[name] for name in specs if name != host]
     plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
+    lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
     lines += _certificate(reported, purpose)
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
@@ -219,15 +221,15 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     state, reason = unit_state.next_state(spec, facts, fingerprint)
     good = files.once_held(spec, facts, record.get("launch", ""))
     deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
-    excluded = exclusion.excluded_units(spec, facts)
+    drop_ins = exclusion.drop_ins(spec, facts)
     gate_request = runner.gate_request(spec, fingerprint).to_json()
     changes = bool(record) and record.get("launch") != fingerprint
     if any(files.old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
-    installs = files.files(spec, excluded, gate_request, deployed)
+    installs = files.files(spec, drop_ins, gate_request, deployed)
     renewed = link_key.is_renewed(spec, [facts, *peers])
-    folders = [*_folders(spec), *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else [])]
+    folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     on_host = hand_edit.on_host(spec, facts)
     return Plan(
         unit=spec.deployment.unit,

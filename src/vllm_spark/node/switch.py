@@ -36,10 +36,9 @@ from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layou
 from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
-from vllm_spark.node.unit_limits import READY_S  # noqa: E402
+from vllm_spark.node.unit_limits import READY_S, memory, needed  # noqa: E402
 
 CONFIG_DIR = Path(PLACES.config)
-MEMINFO = Path("/proc/meminfo")
 OWN_UNIT = host_layout.SWITCH_UNIT
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -148,21 +147,6 @@ def let_in(name: str, *, stopped: bool = False) -> None:
 
 def let_in_timer(name: str) -> str:
     return f"vllm-switch-let-in-{name}.timer"
-
-
-def memory() -> tuple[int, int]:
-    """Return (total, available) memory in bytes."""
-    table = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
-    return tuple(int(table[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
-
-
-def needed(room: Mapping[str, float], total: int) -> int:
-    """Return the bytes that must be available before a start (sizing/memory.py, requirement); 0 if the deployment has
-    no such record. Release 0.1.0 has none of what a server takes beside its share."""
-    if not room:
-        return 0
-    share = room["share"] * total + room.get("beside_bytes", 0)
-    return int(max(share, room["bytes"]) + room["floor_bytes"])
 
 
 def await_memory(name: str, within_s: float) -> str:

@@ -1,0 +1,127 @@
+"""Several deployments on one Spark (issue 52): their launches, units and files, and that one alone stays as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fakes.cases import asked, hosts_of, intents
+from fakes.catalogue import NAMES, planned
+from project_files import DATA, RECIPE_FOLDERS
+from vllm_spark.core.units import GIB
+from vllm_spark.deploy import budgets, exclusion, files, launch, plan, ranks, unit_state
+from vllm_spark.inventory import deployment, spec
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.host_layout import TURN_PROGRAM
+from vllm_spark.recipe import loader
+
+CHAT = {"name": "chat", "recipe": "gpt-oss-20b", "hosts": ["spark1"]}
+FAST = {"name": "fast", "recipe": "nemotron-3.5-lightning-nvfp4", "hosts": ["spark1"], "port": 8001}
+BIG = {"name": "big", "recipe": "gpt-oss-120b", "hosts": ["spark1"], "active": False}
+
+
+def resolved(*entries: Mapping[str, Any], chosen: str, host: str = "spark1", is_open: bool = False) -> Spec:
+    hosts = ("spark1", "spark2")
+    inventory = spec.Inventory(
+        deployments=[dict(entry) for entry in entries], sparks=hosts, limit=hosts, recipe_folders=RECIPE_FOLDERS,
+        edge={"open": is_open}, chosen=(chosen,),
+    )  # fmt: skip
+    found = spec.resolve(inventory, host)
+    assert found is not None
+    return Spec.from_json(json.loads(json.dumps(found.to_json())))
+
+
+@pytest.fixture(name="joined")
+def fixture_joined(facts: dict[str, Any]) -> dict[str, Spec]:
+    """The specs of two deployments of one Spark, as a deploy renders them."""
+    names = [resolved(*order, chosen=name) for name, order in (("chat", (CHAT, FAST)), ("fast", (FAST, CHAT)))]
+    return {one.deployment.name: ranks.join({"spark1": one}, {"spark1": facts})["spark1"] for one in names}
+
+
+def test_each_has_its_cache_in_bytes_and_a_small_gate(joined: dict[str, Spec], facts: dict[str, Any]) -> None:
+    flags = {name: launch.flags(one) for name, one in joined.items()}
+    caches = {name: own["kv-cache-memory-bytes"] for name, own in flags.items()}
+    assert caches == {"chat": 37 * GIB, "fast": 34 * GIB}
+    assert {name: own["gpu-memory-utilization"] for name, own in flags.items()} == {"chat": 0.42, "fast": 0.45}
+    assert all(f"{TURN_PROGRAM} {name} --" in launch.script(one) for name, one in joined.items())
+    table = list(budgets.table(joined["chat"], facts))
+    assert table == list(budgets.table(joined["fast"], facts))
+    assert table[-1].endswith("8.0 GiB stay free for the host, 1.3 GiB left")
+
+
+def test_a_deploy_says_who_has_what(facts: dict[str, Any], tmp_path: Any) -> None:
+    one = resolved(CHAT, FAST, chosen="chat")
+    hosts = hosts_of({}, {"spark1": one}, facts, tmp_path)
+    paths = dict.fromkeys(asked(one)["paths"], True)
+    hosts["spark1"].update(paths=paths, images={one.image: "sha256:1"}, model_files={})
+    _, lines = plan.of_host(intents({"spark1": one}), hosts, "spark1", "test")
+    assert [line for line in lines if line.startswith("memory of spark1: fast 57.6 GiB")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_deployment_alone_keeps_its_launch(name: str, facts: dict[str, Any], tmp_path: Any) -> None:
+    """Neither the recipe's memory nor a line of the launch knows of others."""
+    document = loader.load(name).document
+    for one in planned(name, facts, tmp_path):
+        assert one.recipe["memory"] == document["memory"]
+        assert not one.in_turn
+        script, flags = launch.script(one), launch.flags(one)
+        assert "take-turn" not in script
+        assert "--in-turn" not in script
+        memory = document["memory"]
+        assert flags.get("gpu-memory-utilization") == memory.get("utilization")
+        assert flags.get("kv-cache-memory-bytes") == memory.get("kv_cache_bytes")
+        assert launch.script(replace(one, beside={}, port_set=0)) == script
+
+
+def test_what_does_not_fit_excludes_and_what_fits_does_not(facts: dict[str, Any]) -> None:
+    one = resolved(CHAT, FAST, BIG, chosen="chat")
+    drop_ins = exclusion.drop_ins(one, {**facts, "placed": ["fast", "big"]})
+    assert drop_ins.keys() == {"chat", "fast"}
+    for text in drop_ins.values():
+        assert "Conflicts=vllm@big.service\n" in text
+        assert "vllm@fast" not in text
+        assert "flush" not in text
+        assert "docker rm --force vllm-%i" in text
+        assert "ExecStop=-/usr/local/lib/vllm-spark/take-turn --stop %i" in text
+    # A neighbour that is not on the host yet places its own.
+    assert exclusion.drop_ins(one, {**facts, "placed": []}).keys() == {"chat"}
+    alone = resolved(CHAT, BIG, chosen="chat")
+    assert exclusion.drop_ins(alone, facts) == {"chat": exclusion.drop_in_text("chat", ["big"])}
+
+
+def test_a_neighbour_is_neither_stopped_nor_unknown(facts: dict[str, Any]) -> None:
+    one = resolved(CHAT, FAST, BIG, chosen="chat")
+    units = ["vllm@chat.service", "vllm@fast.service", "vllm@big.service"]
+    assert unit_state.units_to_stop(one, {**facts, "running_units": units}) == ["vllm@big.service"]
+    record = files.new_record(ranks.join({"spark1": one}, {"spark1": facts})["spark1"], {}, "f", "test")
+    assert record["beside"] == ["fast"]
+    assert record["room"]["bytes"] < 56 * GIB
+
+
+def test_turns_keep_deployments_of_one_spark_apart() -> None:
+    def placed(name: str, *hosts: str, active: bool = True) -> deployment.Deployment:
+        return deployment.Deployment(name, "r", hosts, active=active)
+
+    several = [placed("a", "s1"), placed("p", "s1", "s2"), placed("b", "s2"), placed("q", "s2", "s1"),
+               placed("off", "s1", active=False), placed("c", "s3")]  # fmt: skip
+    assert deployment.turns(several) == [["a", "b", "c"], ["p"], ["q"]]
+    assert [deployment.port_set(several, name) for name in ("a", "p", "q", "b")] == [0, 0, 1, 0]
+
+
+def test_a_host_has_the_turns_of_its_deployments() -> None:
+    raw = [CHAT, FAST, {"name": "other", "recipe": "gpt-oss-20b", "hosts": ["spark2"]}]
+    assert deployment.turns_of_host(raw, "spark1") == [["chat", "other"], ["fast"]]
+    assert deployment.turns_of_host(raw, "spark2") == [["chat", "other"]]
+    # A host without any takes part in the first one.
+    assert deployment.turns_of_host(raw, "spark3") == [["chat", "other"]]
+    assert deployment.turns_of_host([{"name": 1}], "spark1") == [[]]
+
+
+def test_the_memory_of_the_sample_host_is_that_of_a_spark() -> None:
+    facts = json.loads((DATA / "facts" / "spark.json").read_text())
+    assert round(facts["memory"]["total"] / GIB, 1) == 121.7
