@@ -132,7 +132,7 @@ def switch_program() -> Iterator[File]:
 
 def modules() -> Iterator[File]:
     """Yield the modules by which liveness and vllm-switch reach an engine and the edge."""
-    yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", *OF_UNITS))
+    yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", "neighbours.py", *OF_UNITS))
 
 
 def notify_program() -> Iterator[File]:

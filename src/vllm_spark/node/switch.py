@@ -32,7 +32,7 @@ from typing import cast
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, state_writer  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, neighbours, state_writer  # noqa: E402
 from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
@@ -92,10 +92,15 @@ def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def occupants(units: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
-    """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch."""
-    others = [name for name in units if name != to]
+    """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch. What the
+    plan has beside `to` stays."""
+    others = [name for name in units if name != to and name not in record(to).get("beside", [])]
     running = [name for name in others if units[name]["ActiveState"] in RUNS]
     return running + [n for n in others if n not in running and units[n].get("UnitFileState") == "enabled"]
+
+
+def record(name: str) -> Document:
+    return read(CONFIG_DIR / name / "deployed.json")
 
 
 def gave_up(name: str) -> bool:
@@ -121,6 +126,12 @@ def drain(name: str, within_s: float, why: str) -> Document:
             break
         time.sleep(POLL_INTERVAL_S)
     return {"drain_s": time.monotonic() - started_at, "left": left}
+
+
+def drain_all(names: Sequence[str], within_s: float, why: str) -> Document:
+    """Drain one deployment after the other. Returns the sums of what `drain` returns."""
+    done = [drain(name, within_s, why) for name in names]
+    return {"drain_s": sum(one["drain_s"] for one in done) or 0.0, "left": sum(one["left"] for one in done)}
 
 
 def hold_back(name: str, within_s: float) -> None:
@@ -152,7 +163,7 @@ def let_in_timer(name: str) -> str:
 def await_memory(name: str, within_s: float) -> str:
     """Wait until there is memory for `name`. Returns an error; empty if there is enough."""
     deadline = time.monotonic() + within_s
-    room = read(CONFIG_DIR / name / "deployed.json").get("room", {})
+    room = record(name).get("room", {})
     while True:
         total, available = memory()
         if available >= needed(room, total):
@@ -250,10 +261,9 @@ def listing(units: Mapping[str, Mapping[str, str]]) -> str:
     """Return the deployments of this Spark and their states as a table."""
     rows = [("DEPLOYMENT", "STATE", "AT BOOT", "RECIPE", "PORT")]
     for name, state in units.items():
-        record = read(CONFIG_DIR / name / "deployed.json")
         boot = "starts" if state.get("UnitFileState") == "enabled" else "-"
         does = deployment_state.present(name, PLACES)["state"]
-        rows.append((name, does, boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
+        rows.append((name, does, boot, str(record(name).get("recipe", "-")), str(record(name).get("port", "-"))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     padded = (map(str.ljust, row, widths) for row in rows)
     return "\n".join("  ".join(words).rstrip() for words in padded)
@@ -275,8 +285,12 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     if not stop and runs and units[name].get("UnitFileState") == "enabled":
         say(f"{name} runs already")
         return 0
+    if units[name]["ActiveState"] not in RUNS:
+        beside = [other for other in units if other not in (name, *stop) and units[other]["ActiveState"] in RUNS]
+        alone = [other for other in beside if not deployment_state.present(other, PLACES)["peers"]]
+        stop += neighbours.give_way(name, stop, alone, {n: record(n).get("room", {}) for n in units}, memory())
     running = [other for other in stop if units[other]["ActiveState"] in RUNS]
-    drained = drain(running[0], drain_s, why) if running else {"drain_s": 0.0, "left": 0}
+    drained = drain_all(running, drain_s, why)
     started_at = time.monotonic()
     changed = change(running, name, memory_s)
     since = time.monotonic()
@@ -293,15 +307,16 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
             say(f"a boot will not start it: {kept}")
         return 1 if kept else 0
     say(f"{name} does not serve: {error}")
-    say(returned(name, stop[0] if stop else "", memory_s))
+    for at, old in enumerate(running or stop[:1] or [""]):
+        say(returned([name] if not at else [], name, old, memory_s))
     return 1
 
 
-def returned(name: str, old: str, memory_s: float) -> str:
-    """Restore the old deployment. Returns the line that reports it."""
+def returned(stop: Sequence[str], name: str, old: str, memory_s: float) -> str:
+    """Restore an old deployment. Returns the line that reports it."""
     if not old:
         return f"nothing ran before it, so {name} is left as it is. See docs/runbooks/switch-failed.md"
-    why = change([name], old, memory_s, anyway=True)["said"] or ready(old)
+    why = change(stop, old, memory_s, anyway=True)["said"] or ready(old)
     end = f"did not come back either: {why}" if why else "serves again"
     return f"{old}, which ran before, {end}. See docs/runbooks/switch-failed.md"
 
@@ -361,7 +376,7 @@ def main(argv: Sequence[str]) -> int:
             return detached([*argv, *([] if args.by else [f"--by={user}"])])
     match args.step:
         case "drain":
-            reply(json.dumps(drain(args.name, args.drain_s, why)))
+            reply(json.dumps(drain_all([args.name, *args.stop], args.drain_s, why)))
         case "let-in":
             let_in(args.name)
         case "change":

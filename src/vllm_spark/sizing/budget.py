@@ -17,8 +17,9 @@ from typing import Any
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB, gib
+from vllm_spark.recipe.attention_layers import Attention
 from vllm_spark.recipe.host_memory import Taken
-from vllm_spark.sizing import kv_cache, memory, recipe_engine, request_limits
+from vllm_spark.sizing import memory, recipe_engine, request_limits
 
 BUDGETS_TOO_LARGE = register("budgets-too-large", runbook="several-servers")
 BUDGET_UNKNOWN = register("budget-unknown", runbook="several-servers")
@@ -28,6 +29,9 @@ BUDGET_UNKNOWN = register("budget-unknown", runbook="several-servers")
 IDLE_BYTES, GROWTH_BYTES, GROWTH_TOKENS = int(1.1 * GIB), int(1.1 * GIB), 8192
 # The engine compares shares of the memory; two digits are what a person reads.
 SHARE_STEPS = 100
+# Flags with which the cache of a rank is another one, and the widths of its numbers without scales beside them.
+OTHER_CACHE = frozenset(("num-gpu-blocks-override", "pipeline-parallel-size", "decode-context-parallel-size"))
+WHOLE_BYTES = (1.0, 2.0)
 # The key of `memory` of a plan whose cache no recipe sets.
 DIVIDED_KEY = "divided"
 
@@ -185,17 +189,16 @@ def table(host: str, budgets: Sequence[Budget], total: int) -> Iterator[str]:
 def cache_tokens(recipe: Document) -> int | None:
     """Return the tokens that the engine will report for a cache of `memory.kv_cache_bytes`, None if they are unknown.
 
-    They are exact for a model whose layers all keep every token: blocks of one kind, and whole ones (measured: 58,240
-    of 58,254 possible in 8 GiB of Qwen3-8B). A mixture of layers has no single number of tokens (sizing/kv_cache.py).
+    They are exact for a model whose layers all keep K and V of every token, in BF16 or FP8: whole blocks of one kind
+    (measured: 58,240 of 58,254 possible in 8 GiB of Qwen3-8B). A mixture of layers has no single number of tokens
+    (sizing/kv_cache.py).
     """
-    if "kv_cache_bytes" not in recipe["memory"] or (model := memory.model_of(recipe)) is None:
+    model = memory.model_of(recipe) if "kv_cache_bytes" in recipe["memory"] else None
+    if model is None or "drafter" in recipe or OTHER_CACHE & recipe["args"].keys():
         return None
     cache = model.cache(recipe["topology"]["tensor_parallel"])
-    if "drafter" in recipe or len(cache.groups) != 1 or not plain(cache.groups[0]):
+    (group, *others), mixers = cache.groups, model.architecture.attention
+    plain = all(isinstance(mixer, Attention) for mixer in mixers) and model.kv_width in WHOLE_BYTES
+    if others or not plain or group.count > 1 or group.window:
         return None
-    return int(recipe["memory"]["kv_cache_bytes"]) // cache.block_bytes * cache.groups[0].block_tokens
-
-
-def plain(group: kv_cache.Group) -> bool:
-    """Return True for layers that keep every token of a request."""
-    return group.count == 1 and not group.window and not group.states
+    return int(recipe["memory"]["kv_cache_bytes"]) // cache.block_bytes * group.block_tokens

@@ -12,8 +12,8 @@ from vllm_spark.inventory.edge import OFF
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.verify.edge_target import EdgeTarget
 
-# Fields that only a closed engine has.
-CLOSED = ("socket", "edge")
+# Fields that only a closed engine has, and one on a shared Spark.
+LEFT_OUT = ("socket", "edge", "cache_tokens")
 
 BROKEN_GATES = register("broken-gates", runbook="broken-record")
 
@@ -31,6 +31,7 @@ class GateRequest:
     other edges ask this one.
     `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
     that does not have them.
+    `cache_tokens` is the planned size of the cache of an engine on a shared Spark, None if no single number tells it.
     """
 
     deadline_s: int
@@ -57,6 +58,7 @@ class GateRequest:
     bind: str = ""  # the address on which the server listens; empty in a request of an older toolkit
     socket: str = ""
     edge: Mapping[str, str] = field(default_factory=dict)
+    cache_tokens: int | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
@@ -83,8 +85,8 @@ class GateRequest:
         return EdgeTarget(self.address, self.port, self.bind, self.edge.get("tls", OFF), site_port)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of gates.json. That of an open engine is the same as before there was a socket."""
-        return {name: value for name, value in asdict(self).items() if name not in CLOSED or value}
+        """Return the document of gates.json. A field that only some engines have is left out for others."""
+        return {name: value for name, value in asdict(self).items() if name not in LEFT_OUT or value}
 
     @property
     def host_url(self) -> str:

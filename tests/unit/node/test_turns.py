@@ -54,7 +54,9 @@ class World:
         for host in ("spark1", "spark2"):
             loading = [one.name for one in self.ranks if one.host == host and one.loads]
             if len(loading) > 1 or (loading and self.holders.get(host) != loading[0]):
-                self.violations.append(f"{self.now:.1f}: {loading} load on {host}, {self.holders.get(host)} has its turn")
+                self.violations.append(
+                    f"{self.now:.1f}: {loading} load on {host}, {self.holders.get(host)} has its turn"
+                )
         for one in self.ranks:
             if self.holders.get(one.host) == one.name and one.alive and one.attempt.phase in WITHOUT_TURN:
                 self.violations.append(f"{self.now:.1f}: {one.name} holds {one.host} in {one.attempt.phase}")
@@ -138,7 +140,11 @@ class Rank:
         """No law is about the journal."""
 
     def send(self, peer: str, message: dict[str, Any]) -> None:
-        link, to, self.last = self.linked, self.peer, max(self.last, self.world.now) + self.world.random.uniform(0.01, 0.4)
+        link, to, self.last = (
+            self.linked,
+            self.peer,
+            max(self.last, self.world.now) + self.world.random.uniform(0.01, 0.4),
+        )
         self.world.at(
             self.last - self.world.now,
             lambda: to.attempt.received(self.host, message) if to.alive and link and to.linked == link else None,
