@@ -58,6 +58,7 @@ class Spec:
     - `inactive`: names of the host's inactive deployments
     - `elsewhere`: those of them that have further hosts, neither of this deployment nor of this run -> these hosts
     - `beside`: the other active deployments of the host -> their resolved recipes; empty for one that is alone there
+    - `other_ports`: the ports of those of them whose head this host is
     - `port_set`: which ports its ranks use (core/ports.py)
     - `secrets`: names of the secrets in the inventory that this deployment uses; `unused_secrets`: of the others
     - `accepted`: ids of accepted known issues
@@ -76,6 +77,7 @@ class Spec:
     inactive: tuple[str, ...] = ()
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     beside: Mapping[str, Document] = field(default_factory=dict)
+    other_ports: tuple[int, ...] = ()
     port_set: int = 0
     secrets: tuple[str, ...] = ()
     unused_secrets: tuple[str, ...] = ()
@@ -155,6 +157,7 @@ class Spec:
             site=SiteSettings(**fields.pop("site")),
             edge=Edge.from_json(fields.pop("edge")),
             inactive=tuple(fields.pop("inactive")),
+            other_ports=tuple(fields.pop("other_ports")),
             secrets=tuple(fields.pop("secrets")),
             unused_secrets=tuple(fields.pop("unused_secrets")),
             accepted=tuple(fields.pop("accepted")),
@@ -273,6 +276,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
             and (further := [name for name in other.hosts if name not in {*active.hosts, *inventory.limit}])
         },
         beside={other.name: _pinned(inventory, other, lock) for other in others},
+        other_ports=tuple(other.port for other in others if other.hosts[0] == host),
         port_set=deployment.port_set(deployments, active.name),
         secrets=tuple(sorted(inventory.secrets.keys() - unused)),
         unused_secrets=tuple(sorted(inventory.secrets.keys() & unused)),

@@ -13,10 +13,11 @@ from fakes.cases import asked, hosts_of, intents
 from fakes.catalogue import NAMES, planned
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.units import GIB
-from vllm_spark.deploy import budgets, exclusion, files, launch, plan, ranks, unit_state
+from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, ranks, unit_state
 from vllm_spark.inventory import deployment, spec
+from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.host_layout import TURN_PROGRAM
+from vllm_spark.node.host_layout import MODULES, TURN_PROGRAM
 from vllm_spark.recipe import loader
 
 CHAT = {"name": "chat", "recipe": "gpt-oss-20b", "hosts": ["spark1"]}
@@ -101,6 +102,38 @@ def test_a_neighbour_is_neither_stopped_nor_unknown(facts: dict[str, Any]) -> No
     record = files.new_record(ranks.join({"spark1": one}, {"spark1": facts})["spark1"], {}, "f", "test")
     assert record["beside"] == ["fast"]
     assert record["room"]["bytes"] < 56 * GIB
+
+
+def test_the_firewall_of_an_open_spark_has_the_ports_of_all(facts: dict[str, Any]) -> None:
+    """The table is the same in each turn."""
+    turns = [resolved(CHAT, FAST, chosen=name, is_open=True) for name in ("chat", "fast")]
+    ports = [[one.port for one in firewall.entrances(HostIntent.of_rank(turn))] for turn in turns]
+    assert ports == [[8000, 8001]] * 2
+
+
+def test_an_edge_has_the_models_of_all() -> None:
+    edges = [resolved(CHAT, FAST, BIG, chosen=name).edge for name in ("chat", "fast")]
+    assert edges[0] == edges[1]
+    assert {backend.deployment for backend in edges[0].backends} == {"chat", "fast", "big"}
+
+
+def test_a_pair_beside_a_small_server_has_turns_and_no_flush(facts: dict[str, Any], tmp_path: Any) -> None:
+    pair = {"name": "pair", "recipe": "gemma-4-31b-fp8-tp2", "hosts": ["spark1", "spark2"], "port": 8002}
+    swapped = {**pair, "name": "swapped", "hosts": ["spark2", "spark1"], "port": 8003}
+    for entries, number in (((pair, swapped), 0), ((swapped, pair), 1)):
+        small = {**CHAT, "overrides": {"memory": {"kv_cache_bytes": GIB}}}
+        specs = {host: resolved(small, *entries, chosen="pair", host=host) for host in ("spark1", "spark2")}
+        hosts = hosts_of({}, specs, facts, tmp_path / str(number))
+        joined = ranks.join(specs, hosts)
+        scripts = {host: launch.script(one) for host, one in joined.items()}
+        assert all("flush set" not in script for script in scripts.values())
+        assert all(f"--in-turn {host}" in script for host, script in scripts.items())
+        assert all(f"--port {25000 + 100 * number}" in script for script in scripts.values())
+        assert all(f"{{ {25000 + 100 * number}-{25099 + 100 * number}, 10001" in script for script in scripts.values())
+        # Both ranks have what the fuller Spark allows.
+        assert len({one.recipe["memory"]["kv_cache_bytes"] for one in joined.values()}) == 1
+        files_ = [file.path for file in files.files(joined["spark1"], {}, {}, {})]
+        assert {TURN_PROGRAM, f"{MODULES}/vllm_spark/node/turn.py"} <= set(files_)
 
 
 def test_turns_keep_deployments_of_one_spark_apart() -> None:
