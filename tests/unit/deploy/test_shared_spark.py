@@ -13,12 +13,13 @@ from fakes.cases import asked, hosts_of, intents
 from fakes.catalogue import NAMES, planned
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.units import GIB
-from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, ranks, unit_state
+from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, preview, ranks, unit_state
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.host_layout import MODULES, TURN_PROGRAM
 from vllm_spark.recipe import loader
+from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 
 CHAT = {"name": "chat", "recipe": "gpt-oss-20b", "hosts": ["spark1"]}
 FAST = {"name": "fast", "recipe": "nemotron-3.5-lightning-nvfp4", "hosts": ["spark1"], "port": 8001}
@@ -61,6 +62,24 @@ def test_a_deploy_says_who_has_what(facts: dict[str, Any], tmp_path: Any) -> Non
     hosts["spark1"].update(paths=paths, images={one.image: "sha256:1"}, model_files={})
     _, lines = plan.of_host(intents({"spark1": one}), hosts, "spark1", "test")
     assert [line for line in lines if line.startswith("memory of spark1: fast 57.6 GiB")]
+
+
+@pytest.mark.parametrize("name", ["chat", "fast"])
+def test_the_forecast_of_a_shared_spark_has_its_part(name: str, facts: dict[str, Any], tmp_path: Any) -> None:
+    """The sum of both is available, and neither takes the share of its recipe."""
+    one = resolved(CHAT, FAST, chosen=name)
+    hosts = hosts_of({}, {"spark1": one}, facts, tmp_path)
+    hosts["spark1"].update(
+        paths=dict.fromkeys(asked(one)["paths"], True), images={one.image: "sha256:1"}, weights={}, disks={}
+    )
+    previewed = preview.PreviewedDeploy(intents({"spark1": one}), hosts, "test")
+    found = previewed.by_host(ForecastRequest(), ForecastContext())["spark1"]
+    assert not found.refusals
+    assert found.forecast
+    fit = found.forecast.fits["spark1"]
+    assert fit.room == {"chat": 37 * GIB, "fast": 34 * GIB}[name]
+    assert fit.reserved + fit.beside < 60 * GIB
+    assert [line for line in found.lines if line.startswith("memory of spark1: ")]
 
 
 @pytest.mark.parametrize("name", NAMES)
