@@ -83,8 +83,8 @@ def _of_turns(
     turns = [*earlier.get(name, ()), hosts[name]]
     documents = [_host(name, _same_turn(name, one, hosts, earlier), toolkit) for one in turns]
     wanted = {found["name"]: found for one in documents for found in one["deployments"] if found["wanted"]}
-    known = [wanted.pop(found["name"], found) for found in documents[-1]["deployments"]]
-    return {**documents[-1], "deployments": [*known, *wanted.values()]}
+    others = [found for found in documents[-1]["deployments"] if found["name"] not in wanted]
+    return {**documents[-1], "deployments": [*wanted.values(), *others]}
 
 
 def _same_turn(

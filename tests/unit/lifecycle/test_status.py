@@ -401,7 +401,7 @@ def test_each_deployment_of_a_shared_spark_has_its_own_turn(host_facts: dict[str
     # A Spark that does not answer has a row for each.
     gone = [replace(one, facts=None, problem="no route to host") for one in results]
     (host,) = status.document({"spark1": gone[1]}, "", "test", {"spark1": [gone[0]]})["hosts"]
-    assert [one["name"] for one in host["deployments"]] == ["other", "demo"]
+    assert [one["name"] for one in host["deployments"]] == ["demo", "other"]
 
 
 def test_the_ranks_of_a_pair_are_compared_in_their_own_turn(facts: dict[str, Any], tmp_path: Path, spec: Spec) -> None:
