@@ -8,6 +8,7 @@ from dataclasses import replace
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import unit_limits
 from vllm_spark.sizing import budget, memory
 from vllm_spark.sizing.budget import Budget
 
@@ -46,6 +47,20 @@ def of_host(spec: Spec, total: int) -> list[Budget]:
     """Return the budgets of the deployments of a host, by name. `total` is its memory in bytes."""
     recipes = sorted({**spec.beside, spec.deployment.name: spec.recipe}.items())
     return budget.divided([budget.of_recipe(name, recipe) for name, recipe in recipes], total)
+
+
+def larger(spec: Spec, facts: Facts) -> list[str]:
+    """Return the neighbours that run with more memory than their budget, as those that had the Spark alone before: this
+    deployment has its room only after they have stopped, and their own turn starts them again."""
+    total, recipes = facts["memory"]["total"], {**spec.beside, spec.deployment.name: spec.recipe}
+    found = []
+    for one in of_host(spec, total) if spec.beside else ():
+        part = budget.with_budget(recipes[one.name], one, total)
+        room = (facts["records"].get(one.name) or {}).get("room", {})
+        runs = one.name in spec.beside and f"vllm@{one.name}.service" in facts["running_units"]
+        if runs and unit_limits.needed(room, total) > memory.required_bytes(part, total):
+            found.append(one.name)
+    return found
 
 
 def table(spec: Spec, facts: Facts) -> Iterator[str]:

@@ -36,7 +36,7 @@ from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import launch_difference
-from vllm_spark.node.host_layout import EDGE_GROUP, EDGE_UNIT
+from vllm_spark.node.host_layout import CONFIG_DIR, EDGE_GROUP, EDGE_UNIT
 from vllm_spark.recipe import known_issues
 from vllm_spark.verify import runner
 
@@ -79,6 +79,7 @@ class Plan:
     unedit: bool = False  # the launch that is kept was edited by hand and never ran so: it is kept as it was deployed
     proven: bool = False  # the last entry of the history is of this launch, and all of its gates passed
     stop_units: Sequence[str] = ()
+    make_room: Sequence[str] = ()  # units of neighbours that stop before this one starts, until their own turn
     state: str = "started"  # restarted or started; started changes nothing if the unit runs already
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
@@ -109,7 +110,7 @@ def _questions_of_rank(spec: Spec, inactive: Sequence[str]) -> dict[str, Any]:
         "images": images.questions(spec),
         "units": [unit, *([] if spec.rank else [timer]), *inactive, *([EDGE_UNIT] if spec.open else [])],
         "fabric": len(spec.deployment.hosts) > 1,
-        "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
+        "records": {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in (spec.deployment.name, *spec.beside)},
         "env_path": f"{spec.config_dir}/env",
         **({"edge": True} if spec.edge.is_wanted else {}),
         "table": True,
@@ -231,6 +232,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     on_host = hand_edit.on_host(spec, facts)
+    settled = state == "started" and unit_state.settled(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -250,8 +252,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         unedit=on_host.edited and not on_host.ran,
         proven=_is_proven(spec, facts, fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
+        make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
-        settled=state == "started" and unit_state.settled(spec, facts),
+        settled=settled,
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
         gates=gate_request,
@@ -295,6 +298,9 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {reason}", *_of_launch(plan, acts=acts)]
     lines += plan.images.lines(spec, acts=acts)
     lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += [
+        f"{unit} {_future(acts)} stopped until its own turn: it has more than its budget" for unit in plan.make_room
+    ]
     lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if plan.settled and acts:
         return lines

@@ -155,6 +155,27 @@ def test_a_pair_beside_a_small_server_has_turns_and_no_flush(facts: dict[str, An
         assert {TURN_PROGRAM, f"{MODULES}/vllm_spark/node/turn.py"} <= set(files_)
 
 
+@pytest.mark.parametrize(
+    ("share", "running", "stops"),
+    [(0.85, ["fast"], ["vllm@fast.service"]), (0.3, ["fast"], []), (0.85, [], []), (0.85, ["other"], [])],
+)
+def test_a_neighbour_with_more_than_its_budget_makes_room(
+    share: float, running: list[str], stops: list[str], facts: dict[str, Any], tmp_path: Any
+) -> None:
+    """Such as one that had the Spark alone until this deploy. Its own turn starts it again."""
+    one = resolved(CHAT, FAST, chosen="chat")
+    hosts = hosts_of({}, {"spark1": one}, facts, tmp_path)
+    spark = hosts["spark1"]
+    spark["records"]["fast"] = {"room": {"share": share, "bytes": 0, "floor_bytes": 8 * GIB}}
+    spark["running_units"] = [f"vllm@{name}.service" for name in running]
+    joined = ranks.join({"spark1": one}, hosts)["spark1"]
+    planned_ = plan.build(joined, spark, "test")
+    assert planned_.make_room == stops
+    said = [line for line in plan.summary(joined, planned_, acts=True) if "until its own turn" in line]
+    assert len(said) == len(stops)
+    assert asked(one)["records"].keys() == {"chat", "fast"}
+
+
 def test_turns_keep_deployments_of_one_spark_apart() -> None:
     def placed(name: str, *hosts: str, active: bool = True) -> deployment.Deployment:
         return deployment.Deployment(name, "r", hosts, active=active)
