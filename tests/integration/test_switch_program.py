@@ -466,4 +466,4 @@ def test_what_fits_beside_none_replaces_all_and_all_come_back(spark: FakeSpark) 
     spark.write()
     assert switch.main(["--inside", "big"]) == 1
     started = [call for call in spark.calls() if call.startswith(("start", "restart"))]
-    assert started == ["start vllm@big.service", "start vllm@a.service", "start vllm@b.service"]
+    assert started == ["start vllm@big.service", "start vllm@a.service", "start --no-block vllm@b.service"]

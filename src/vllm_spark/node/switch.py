@@ -180,8 +180,8 @@ def await_memory(name: str, within_s: float) -> str:
 
 def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", *, anyway: bool = False) -> Document:
     """Stop, wait for the memory, start. Returns `ok`, the error `said`, the seconds of each step, and the gates of the
-    started deployment for the caller to judge. Without a name nothing is started. `anyway`: start even if the memory
-    is short, because the old deployment is better than none."""
+    started deployment for the caller to judge. Without a name nothing is started. `anyway`: an old deployment returns with
+    its neighbours, even if the memory is short, because it is better than none."""
     done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
 
     def step(key: str, error: str, started_at: float) -> bool:
@@ -210,6 +210,9 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     # The unit of a pair that gave up runs without an engine.
     how = "restart" if gave_up(name) else how
     step("start_s", systemctl(how, unit(name)), started_at)
+    for other, state in states(record(name).get("beside", [])).items() if anyway else ():
+        if state.get("UnitFileState") == "enabled" and state["ActiveState"] not in RUNS:
+            systemctl("start", "--no-block", unit(other))  # it loads in its turn
     done["gates"] = read(CONFIG_DIR / name / "gates.json")
     return done
 
@@ -307,16 +310,15 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
             say(f"a boot will not start it: {kept}")
         return 1 if kept else 0
     say(f"{name} does not serve: {error}")
-    for at, old in enumerate(running or stop[:1] or [""]):
-        say(returned([name] if not at else [], name, old, memory_s))
+    say(returned(name, (running or stop or [""])[0], memory_s))
     return 1
 
 
-def returned(stop: Sequence[str], name: str, old: str, memory_s: float) -> str:
-    """Restore an old deployment. Returns the line that reports it."""
+def returned(name: str, old: str, memory_s: float) -> str:
+    """Restore the old deployment. Returns the line that reports it."""
     if not old:
         return f"nothing ran before it, so {name} is left as it is. See docs/runbooks/switch-failed.md"
-    why = change(stop, old, memory_s, anyway=True)["said"] or ready(old)
+    why = change([name], old, memory_s, anyway=True)["said"] or ready(old)
     end = f"did not come back either: {why}" if why else "serves again"
     return f"{old}, which ran before, {end}. See docs/runbooks/switch-failed.md"
 
@@ -346,9 +348,8 @@ def deployment(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="vllm-switch", description=__doc__, formatter_class=plain)
     parser.add_argument("name", nargs="?", default="", metavar="NAME", type=deployment)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds until requests are cut (%(default)s)")
     parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="seconds to wait for memory (%(default)s)")
