@@ -180,8 +180,8 @@ def await_memory(name: str, within_s: float) -> str:
 
 def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", *, anyway: bool = False) -> Document:
     """Stop, wait for the memory, start. Returns `ok`, the error `said`, the seconds of each step, and the gates of the
-    started deployment for the caller to judge. Without a name nothing is started. `anyway`: an old deployment returns with
-    its neighbours, even if the memory is short, because it is better than none."""
+    started deployment for the caller to judge. Without a name nothing is started. `anyway`: an old deployment returns
+    with its neighbours, even if the memory is short, because it is better than none."""
     done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
 
     def step(key: str, error: str, started_at: float) -> bool:
