@@ -166,7 +166,7 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
-LONG := bench bundle day edge fabric factory faults images metrics notify offline operators own pairs recipe recovery refusals remove rollback upgrade
+LONG := bench bundle day edge fabric factory faults images metrics notify offline operators own pairs recipe recovery refusals remove rollback several upgrade
 
 .PHONY: molecule
 molecule: setup-dev ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour

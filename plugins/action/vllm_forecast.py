@@ -97,7 +97,9 @@ class ActionModule(SparkAction):
             catalogue=forecast.catalogue(folders),
         )
         previews: dict[str, Preview] = {}
-        for host in self.play_hosts:
+        turns = self.results(results.TURN, self.play_hosts, default=[])
+        # Other hosts have their results from an earlier turn.
+        for host in (host for host in self.play_hosts if turns[host] == turns[self.host]):
             if host not in previews:
                 try:
                     previews |= self._deployment(host, load, context)

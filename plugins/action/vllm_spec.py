@@ -32,6 +32,7 @@ class ActionModule(SparkAction):
         "secrets": {"type": "dict", "required": True},  # The secrets by name. Only which of them are empty is kept.
         # Ids of known issues that the operator accepts.
         "accepted": {"type": "list", "elements": "str", "required": True},
+        "chosen": {"type": "list", "elements": "str"},  # The deployments of this turn. Empty: the first of each host.
         "everywhere": {"type": "raw"},  # All deployments, if `deployments` has only a part of them.
         "edge": {"type": "raw"},  # The edge of this host, not yet checked.
         "notification": {"type": "raw"},  # Where the host tells its owner about troubles, not yet checked.
@@ -44,7 +45,7 @@ class ActionModule(SparkAction):
         resolved = intent.resolve(inventory, self.args["host"])
         self.say(*(resolved.edge.unusable if resolved.edge else ()))
         self.quiet = resolved.rank is not None
-        return {**resolved.to_json(), "questions": plan.questions(resolved)}
+        return {**resolved.to_json(), "questions": plan.questions(resolved), "turn": list(inventory.chosen)}
 
     def edges(self) -> dict[str, dict[str, Any]]:
         """Return what the inventory says about the edge of every Spark, if this one is part of a site."""

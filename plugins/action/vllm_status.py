@@ -33,7 +33,9 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         hosts = {host: _result(host, self.hostvars[host]) for host in self.play_hosts_all}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        body = status.document(hosts, now, version.version())
+        earlier = self.results(results.STATUS_EARLIER, hosts, default=[])
+        turns = {host: [_result(host, {**self.hostvars[host], **one}) for one in earlier[host]] for host in hosts}
+        body = status.document(hosts, now, version.version(), turns)
         document = json_output.document("status", {**body, "time": now})
         if self.args["json_file"]:
             text = json.dumps(document, indent=2, sort_keys=True) + "\n"

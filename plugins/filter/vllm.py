@@ -8,6 +8,7 @@ from typing import Any
 from vllm_spark.bench import variants
 from vllm_spark.core import paths
 from vllm_spark.deploy import decision, images, launch
+from vllm_spark.inventory import deployment
 from vllm_spark.lifecycle import replacement, rollback, switch_report
 from vllm_spark.transfer import messages, weights
 
@@ -36,5 +37,6 @@ class FilterModule:
             "vllm_ping_results": ping_results,
             "vllm_rollback_result": rollback.ended,
             "vllm_rollback_failure": rollback.failure_report,
+            "vllm_turns": deployment.turns_of_host,
             "vllm_switch_failure": switch_report.failure_report,
         }

@@ -51,6 +51,7 @@ class PrintedStep(Step[Json]):
 # spark_precheck. The spec is None on a host without an active deployment.
 SPEC = Step[Json | None]("spark_precheck_resolved", "spec")
 RESOLVED = Step[Json]("spark_precheck_resolved")
+TURN = Step[list[str]]("spark_precheck_resolved", "turn")
 FACTS: Step[Facts] = Step("spark_precheck_box", "facts")
 PLAN = Step[Json]("spark_precheck_planned", "plan")
 # vllm_server and vllm_verify
@@ -76,6 +77,7 @@ PULL_FACTS: Step[Facts] = Step("vllm_pull_box", "facts")
 # The other verbs.
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
 STATUS_FACTS: Step[Facts] = Step("vllm_status_box", "facts")
+STATUS_EARLIER = Step[list[Json]]("vllm_status_earlier")
 STATUS_MESSAGE = Step[str]("vllm_status_box", "msg")
 HISTORY = Step[list[Json]]("vllm_history_read", "entries")
 BUNDLE = Step[str]("vllm_collect_done", "bundle")

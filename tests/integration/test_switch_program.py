@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import deployment_state, starts, switch
+from vllm_spark.node import deployment_state, edge_admin, starts, switch
 from vllm_spark.node.deployment_state import Places
 from vllm_spark.node.state_writer import StateOf
 
@@ -415,3 +415,55 @@ def test_the_switch_runs_in_a_separate_unit(
     assert ("--unit=vllm-switch.service" in message) == runs
     assert ("--inside b --memory-s 5" in message) == runs
     assert ("another switch runs on this Spark" in message) != runs
+
+
+def shared(spark: FakeSpark, available: int) -> None:
+    """Add three deployments that fit together, and one that fits beside none. Each of the three holds 20 GiB."""
+    for name, active in (("a", True), ("b", True), ("c", False)):
+        spark.add(name, active=active, share=0.1, bytes=20 * GIB, floor_bytes=8 * GIB)
+        record = spark.folder / "etc" / name / "deployed.json"
+        others = [other for other in ("a", "b", "c") if other != name]
+        record.write_text(json.dumps({**json.loads(record.read_text()), "beside": others}))
+    spark.add("big", share=0.8, bytes=0, floor_bytes=8 * GIB)
+    spark.available = available
+
+
+def test_a_deployment_that_fits_beside_the_others_stops_none(spark: FakeSpark) -> None:
+    shared(spark, 50 * GIB)
+    spark.served = dict.fromkeys(("a", "b", "c"), "m-c")
+    assert switch.main(["--inside", "c"]) == 0
+    assert sorted(spark.running()) == ["a", "b", "c"]
+    assert [call.split()[0] for call in spark.calls()] == ["reset-failed", "start", "enable"]
+
+
+def test_the_least_recently_used_gives_way_where_memory_is_short(
+    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that the plan does not know holds 20 GiB."""
+    shared(spark, 18 * GIB)
+    spark.served = dict.fromkeys(("a", "b", "c"), "m-c")
+    monkeypatch.setattr(edge_admin, "idle_s", {"a": 5.0, "b": 600.0, "c": float("inf")}.__getitem__)
+    stops = switch.systemctl
+
+    def systemctl(*argv: str) -> str:
+        spark.available += 20 * GIB * (argv[0] == "stop" and any(word.startswith("vllm@") for word in argv))
+        return stops(*argv)
+
+    monkeypatch.setattr(switch, "systemctl", systemctl)
+    assert switch.main(["--inside", "c"]) == 0
+    assert sorted(spark.running()) == ["a", "c"]
+
+
+def test_nobody_gives_way_if_all_of_them_would_not_do(spark: FakeSpark) -> None:
+    shared(spark, -30 * GIB)
+    assert switch.main(["--inside", "--memory-s=0.05", "c"]) == 1
+    assert sorted(spark.running()) == ["a", "b"]
+
+
+def test_what_fits_beside_none_replaces_all_and_all_come_back(spark: FakeSpark) -> None:
+    shared(spark, 120 * GIB)
+    spark.kept["dies"] = ["vllm@big.service"]
+    spark.write()
+    assert switch.main(["--inside", "big"]) == 1
+    started = [call for call in spark.calls() if call.startswith(("start", "restart"))]
+    assert started == ["start vllm@big.service", "start vllm@a.service", "start --no-block vllm@b.service"]

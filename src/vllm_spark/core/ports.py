@@ -36,6 +36,8 @@ ENGINE_PORT = 25060
 RAY_CLIENT_PORT = 10001
 # The ports that only the peer may reach, in the syntax of nft. The launch adds the kernel's ephemeral ports.
 PAIR_PORTS = (f"{PORTS.start}-{PORTS.stop - 1}", str(RAY_CLIENT_PORT))
+# A second pair on a Spark has the same ports, this many higher for each pair that the inventory has there before it.
+PORT_SETS_APART = len(PORTS)
 # On the loopback device: node-exporter of each Spark, and of one host Prometheus and Alertmanager.
 EXPORTER_PORT, PROMETHEUS_PORT, ALERTS_PORT = 25095, 25096, 25097
 # Servers of a pull. The firewall table lets every neighbour of their address in: each asks for a proof.
@@ -45,3 +47,9 @@ IMAGES_PORT = 25092
 MIRROR_PORT = 25093
 # On the loopback device of the first Spark: ssh forwards it to the bundle on the controller, unless both are one.
 BUNDLE_PORT = 25094
+
+
+def pair_ports(port_set: int) -> tuple[str, ...]:
+    """Return the ports of one set of ports that only the peer may reach, in the syntax of nft."""
+    higher = port_set * PORT_SETS_APART
+    return (f"{PORTS.start + higher}-{PORTS.stop - 1 + higher}", *PAIR_PORTS[1:])

@@ -244,7 +244,8 @@ class ControllerInterval(TypedDict):
 class Record(TypedDict, total=False):
     """deployed.json: what a deploy placed on a host. `previous` is the record of the launch before this one.
 
-    `open`: whether the engine is on the network; records of older toolkits lack it."""
+    `open`: whether the engine is on the network; records of older toolkits lack it. `beside`: the deployments whose
+    budgets fit on the Spark together with this one; absent for one that is alone there."""
 
     deployment: str
     rank: int
@@ -260,6 +261,7 @@ class Record(TypedDict, total=False):
     port: int
     open: bool
     room: Mapping[str, Any]
+    beside: list[str]
     accepted_known_issues: list[str]
     toolkit: str
     previous: Record | None

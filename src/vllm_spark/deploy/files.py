@@ -25,7 +25,7 @@ OF_UNITS = (
 )
 
 
-def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed: Record) -> list[File]:
+def files(spec: Spec, drop_ins: Mapping[str, str], gate_request: Document, deployed: Record) -> list[File]:
     """Return the files of one rank in the order in which they are installed."""
     config = spec.config_dir
     return [
@@ -33,7 +33,7 @@ def files(spec: Spec, excluded: Sequence[str], gate_request: Document, deployed:
         File(f"{config}/launch", launch.script(spec), "0755", syntax="sh"),
         File(f"{config}/gates.json", _json(gate_request)),
         File(f"{config}/deployed.json", _json(deployed)),
-        *_exclusion(spec, excluded),
+        *(_drop_in(name, text) for name, text in drop_ins.items()),
         *_programs(spec),
     ]
 
@@ -79,15 +79,15 @@ def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps
         "toolkit": old.get("toolkit", toolkit) if same else toolkit,
         "previous": previous or None,
     }
+    if spec.beside:
+        record["beside"] = sorted(spec.beside)
     if spec.derived:
         record["derived"] = {"image": spec.derived.image, "inputs": spec.derived.inputs}
     return record
 
 
-def _exclusion(spec: Spec, excluded: Sequence[str]) -> Iterator[File]:
-    if excluded:
-        folder = exclusion.drop_in_folder(spec.deployment.name)
-        yield File(f"{folder}/{exclusion.DROP_IN}", exclusion.drop_in_text(spec.deployment.name, excluded))
+def _drop_in(name: str, text: str) -> File:
+    return File(f"{exclusion.drop_in_folder(name)}/{exclusion.DROP_IN}", text)
 
 
 def _programs(spec: Spec) -> Iterator[File]:
@@ -99,6 +99,9 @@ def _programs(spec: Spec) -> Iterator[File]:
     yield File(host_layout.STATE_PROGRAM, (paths.NODE / "unit_events.py").read_text(encoding="utf-8"), "0755")
     if spec.group:
         yield from supervisor()
+    if spec.in_turn:
+        yield from _package(host_layout.MODULES, ("turn.py",))
+        yield File(host_layout.TURN_PROGRAM, (paths.NODE / "take_turn.py").read_text(encoding="utf-8"), "0755")
     if spec.rank == 0:
         yield File(LIVENESS, (paths.NODE / "liveness.py").read_text(encoding="utf-8"), "0755")
         for name in ("vllm-liveness@.service", "vllm-liveness@.timer"):
@@ -132,7 +135,7 @@ def switch_program() -> Iterator[File]:
 
 def modules() -> Iterator[File]:
     """Yield the modules by which liveness and vllm-switch reach an engine and the edge."""
-    yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", *OF_UNITS))
+    yield from _package(host_layout.MODULES, ("unix_http.py", "engine_api.py", "neighbours.py", *OF_UNITS))
 
 
 def notify_program() -> Iterator[File]:
@@ -166,7 +169,7 @@ def _package(folder: str, modules: Sequence[str]) -> Iterator[File]:
 def supervisor() -> Iterator[File]:
     """Yield the modules of the supervisor as a package of their own, and last the program that starts them."""
     folder = host_layout.SUPERVISOR_MODULES
-    yield from _package(folder, OF_UNITS)
+    yield from _package(folder, (*OF_UNITS, "turn.py"))
     for module in sorted((paths.NODE / "supervise").glob("*.py")):
         yield File(f"{folder}/vllm_spark/node/supervise/{module.name}", module.read_text(encoding="utf-8"))
     yield File(host_layout.SUPERVISOR, (paths.NODE / "supervise_launcher.py").read_text(encoding="utf-8"), "0755")

@@ -102,8 +102,9 @@ def entrances(intent: HostIntent) -> Iterator[Entrance]:
         return
     settings = edge.settings
     if settings.open:
-        if rank and rank.rank == 0:
-            yield Entrance(rank.deployment.port, "clients", _by_family(EVERYWHERE))
+        own = (rank.deployment.port,) if rank and rank.rank == 0 else ()
+        for port in sorted({*own, *(rank.other_ports if rank else ())}):
+            yield Entrance(port, "clients", _by_family(EVERYWHERE))
         return
     clients = _by_family(settings.allow_from)
     for port in dict.fromkeys(_client_ports(edge)):

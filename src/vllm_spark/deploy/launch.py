@@ -261,6 +261,12 @@ def supervisor(spec: Spec) -> Iterator[OptionArgv]:
         yield from rank_group.supervisor_argv(spec.group, placed.name, spec.image, api)
 
 
+def _turn(spec: Spec) -> Iterator[OptionArgv]:
+    """Yield the program by which a deployment on one shared Spark waits for its turn to load."""
+    if spec.in_turn and not spec.group:
+        yield (host_layout.TURN_PROGRAM, spec.deployment.name, "--")
+
+
 def command(spec: Spec, launch: str) -> list[OptionArgv]:
     """Return the whole launch as groups of arguments: an option with its values is one group. `launch` is its
     fingerprint."""
@@ -271,6 +277,7 @@ def command(spec: Spec, launch: str) -> list[OptionArgv]:
     }
     return [
         *supervisor(spec),
+        *_turn(spec),
         ("docker", "run"),
         *container_options(spec),
         *(("--label", f"{name}={value}") for name, value in labels.items()),
@@ -295,7 +302,7 @@ def _rendered(spec: Spec, launch: str) -> str:
         spec=spec,
         command=command(spec, launch),
         fingerprint=launch,
-        pair_ports=ports.PAIR_PORTS,
+        pair_ports=ports.pair_ports(spec.port_set),
         cache=shlex.quote(cache_folder(spec)),
         floor_bytes=memory.floor_bytes(spec.recipe),
         layout=host_layout,

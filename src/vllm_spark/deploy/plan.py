@@ -14,6 +14,7 @@ from vllm_spark.core.ports import LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import (
+    budgets,
     checks,
     closed_engine,
     exclusion,
@@ -35,7 +36,7 @@ from vllm_spark.edge import steps as edge_steps
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import launch_difference
-from vllm_spark.node.host_layout import EDGE_GROUP, EDGE_UNIT
+from vllm_spark.node.host_layout import CONFIG_DIR, EDGE_GROUP, EDGE_UNIT
 from vllm_spark.recipe import known_issues
 from vllm_spark.verify import runner
 
@@ -78,6 +79,7 @@ class Plan:
     unedit: bool = False  # the launch that is kept was edited by hand and never ran so: it is kept as it was deployed
     proven: bool = False  # the last entry of the history is of this launch, and all of its gates passed
     stop_units: Sequence[str] = ()
+    make_room: Sequence[str] = ()  # units of neighbours that stop before this one starts, until their own turn
     state: str = "started"  # restarted or started; started changes nothing if the unit runs already
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
@@ -108,7 +110,7 @@ def _questions_of_rank(spec: Spec, inactive: Sequence[str]) -> dict[str, Any]:
         "images": images.questions(spec),
         "units": [unit, *([] if spec.rank else [timer]), *inactive, *([EDGE_UNIT] if spec.open else [])],
         "fabric": len(spec.deployment.hosts) > 1,
-        "records": {spec.deployment.name: f"{spec.config_dir}/deployed.json"},
+        "records": {name: f"{CONFIG_DIR}/{name}/deployed.json" for name in (spec.deployment.name, *spec.beside)},
         "env_path": f"{spec.config_dir}/env",
         **({"edge": True} if spec.edge.is_wanted else {}),
         "table": True,
@@ -134,8 +136,8 @@ def of_host(
     intent, reported = intents[host], facts[host]
     if not intent.rank:
         return _without_rank(intent, reported, purpose)
-    specs = ranks_of(intents)
-    refused = [refusal for refusal in refusals(intent.rank, reported) if refusal.id not in purpose.awaited]
+    specs = budgets.shared(ranks_of(intents), facts)
+    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in purpose.awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -147,6 +149,7 @@ def of_host(
     peers = [facts[name] for name in specs if name != host]
     plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
+    lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
     lines += _certificate(reported, purpose)
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
@@ -219,16 +222,17 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     state, reason = unit_state.next_state(spec, facts, fingerprint)
     good = files.once_held(spec, facts, record.get("launch", ""))
     deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
-    excluded = exclusion.excluded_units(spec, facts)
+    drop_ins = exclusion.drop_ins(spec, facts)
     gate_request = runner.gate_request(spec, fingerprint).to_json()
     changes = bool(record) and record.get("launch") != fingerprint
     if any(files.old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
-    installs = files.files(spec, excluded, gate_request, deployed)
+    installs = files.files(spec, drop_ins, gate_request, deployed)
     renewed = link_key.is_renewed(spec, [facts, *peers])
-    folders = [*_folders(spec), *([exclusion.drop_in_folder(spec.deployment.name)] if excluded else [])]
+    folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     on_host = hand_edit.on_host(spec, facts)
+    settled = state == "started" and unit_state.settled(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -248,8 +252,9 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         unedit=on_host.edited and not on_host.ran,
         proven=_is_proven(spec, facts, fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
+        make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
-        settled=state == "started" and unit_state.settled(spec, facts),
+        settled=settled,
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
         gates=gate_request,
@@ -293,6 +298,9 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {reason}", *_of_launch(plan, acts=acts)]
     lines += plan.images.lines(spec, acts=acts)
     lines += [f"{unit} {_future(acts)} stopped: {spec.deployment.name} takes its place" for unit in plan.stop_units]
+    lines += [
+        f"{unit} {_future(acts)} stopped until its own turn: it has more than its budget" for unit in plan.make_room
+    ]
     lines += unit_state.ended_elsewhere(spec, plan.stop_units)
     if plan.settled and acts:
         return lines

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.core.types import Facts
-from vllm_spark.deploy import plan
+from vllm_spark.core.types import Document, Facts
+from vllm_spark.deploy import budgets, plan
 from vllm_spark.deploy.plan import Plan, Purpose
-from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import forecast, forecast_text
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -49,7 +49,7 @@ class PreviewedDeploy:
         head = next(iter(ranks))
         if not (rank := self.intents[head].rank):
             return ranks
-        recipe, refused = rank.recipe, [refusal for each in ranks.values() for refusal in each.refusals]
+        recipe, refused = self._recipe(rank), [refusal for each in ranks.values() for refusal in each.refusals]
         foreseen = forecast.forecast(rank.deployment.name, recipe, self.facts, load, context)
         # The checks of a host refuse for its memory too.
         ids = {refusal.id for refusal in refused} & {forecast.NO_ROOM_FOR_THE_CACHE.id}
@@ -58,6 +58,13 @@ class PreviewedDeploy:
         lines = tuple(forecast_text.lines(foreseen, recipe, load))
         refusals = [*ranks[head].refusals, *own]
         return {**ranks, head: replace(ranks[head], refusals=refusals, forecast=foreseen, forecast_lines=lines)}
+
+    def _recipe(self, rank: Spec) -> Document:
+        """Return the recipe of a deployment with its part of the memory, if it shares a Spark and fits there."""
+        try:
+            return budgets.shared(ranks_of(self.intents), self.facts)[rank.host].recipe
+        except RefusedError:
+            return rank.recipe
 
     def _host(self, host: str) -> Preview:
         """A model that is not downloaded yet is not a reason to refuse."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import files, launch
+from vllm_spark.deploy import budgets, files, launch
 from vllm_spark.inventory import fabric
 from vllm_spark.inventory.fabric import FabricChoice
 from vllm_spark.inventory.rank_group import Member, RankGroup
@@ -20,6 +20,7 @@ IMAGES_DIFFER = register("images-differ", runbook="pair-differs")
 def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
     """Return the spec of every rank by host, completed from the facts of all hosts. Raises RefusedError with every
     reason why they cannot be one service."""
+    specs = budgets.shared(specs, facts)
     specs = {host: replace(spec, gpu_by_cdi=_has_cdi(facts[host])) for host, spec in specs.items()}
     if len(specs) == 1:
         return {host: replace(spec, launch=_same_server(specs, facts)) for host, spec in specs.items()}
@@ -29,7 +30,9 @@ def join(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spe
         raise RefusedError(refused)
     in_order = sorted(specs.values(), key=lambda spec: spec.rank)
     members = tuple(Member(choices[spec.host].host, choices[spec.host].address) for spec in in_order)
-    ranked = {host: replace(spec, group=_group(spec, choices[host], members)) for host, spec in specs.items()}
+    in_turn = any(spec.beside for spec in in_order)
+    groups = {host: _group(spec, choices[host], members, in_turn=in_turn) for host, spec in specs.items()}
+    ranked = {host: replace(spec, group=groups[host]) for host, spec in specs.items()}
     # One fingerprint for all: a change of any rank is a change of the service.
     hashes = [launch.lines_hash(ranked[spec.host]) for spec in in_order]
     of_all = _same_server(ranked, facts) or hashlib.sha256("".join(hashes).encode()).hexdigest()
@@ -74,9 +77,10 @@ def _has_cdi(facts: Facts) -> bool:
     return bool(cdi and cdi.get("file"))
 
 
-def _group(spec: Spec, own: FabricChoice, members: tuple[Member, ...]) -> RankGroup:
+def _group(spec: Spec, own: FabricChoice, members: tuple[Member, ...], *, in_turn: bool) -> RankGroup:
     executor = spec.recipe["topology"]["executor"]
-    return RankGroup(spec.rank, executor, own.netdev, members, fabric.environment(own, executor))
+    env = fabric.environment(own, executor)
+    return RankGroup(spec.rank, executor, own.netdev, members, env, port_set=spec.port_set, in_turn=in_turn)
 
 
 def _environments(specs: Mapping[str, Spec], choices: Mapping[str, FabricChoice]) -> Iterator[Refusal]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from vllm_spark.core import ports
@@ -17,7 +18,7 @@ from vllm_spark.node.host_layout import EDGE_DIR
 from vllm_spark.recipe import rules
 
 BAD_DEPLOYMENTS = register("bad-deployments", runbook="inventory-refused")
-TWO_ACTIVE = register("two-active", runbook="inventory-refused")
+SAME_PORT = register("same-port", runbook="inventory-refused")
 
 # The longest name of a deployment (deployments.schema.json).
 MAX_NAME = 48
@@ -157,20 +158,49 @@ def of_host(deployments: Sequence[Deployment], host: str) -> list[Deployment]:
     return [deployment for deployment in deployments if host in deployment.hosts]
 
 
-def active_of_host(deployments: Sequence[Deployment], host: str) -> Deployment | None:
-    """Return the active deployment of a host, or None. `two_active_refusals` has checked that it is the only one."""
-    return next((deployment for deployment in of_host(deployments, host) if deployment.active), None)
+def active_of_host(deployments: Sequence[Deployment], host: str, chosen: Collection[str] = ()) -> list[Deployment]:
+    """Return the active deployments of a host, those of `chosen` first: the first one is that of this turn."""
+    active = [deployment for deployment in of_host(deployments, host) if deployment.active]
+    return sorted(active, key=lambda deployment: deployment.name not in chosen)
 
 
-def two_active_refusals(deployments: Sequence[Deployment], hosts: Iterable[str]) -> Iterator[Refusal]:
-    """Yield a refusal per host with two active deployments. `hosts` are those of the run, and each of them reports the
-    faults of all: the ranks of a pair need one another."""
-    for host in hosts:
-        active = [deployment for deployment in of_host(deployments, host) if deployment.active]
-        if len(active) > 1:
-            names = " and ".join(deployment.name for deployment in active)
-            yield TWO_ACTIVE(
-                what=f"{host} has {len(active)} active deployments: {names}",
-                expected="one, because a Spark's memory holds one model",
-                fix=f"set `active: false` on all but one of {names}.",
+def turns(deployments: Sequence[Deployment]) -> list[list[str]]:
+    """Return the names of the active deployments in turns: no two of one turn share a Spark, and each is in the first
+    turn that has room for it, in the order of the inventory. A run deploys one turn after the other."""
+    found: list[list[Deployment]] = []
+    for placed in (placed for placed in deployments if placed.active):
+        free = (turn for turn in found if not any(set(other.hosts) & set(placed.hosts) for other in turn))
+        if (turn := next(free, None)) is None:
+            found.append(turn := [])
+        turn.append(placed)
+    return [[placed.name for placed in turn] for turn in found]
+
+
+def turns_of_host(raw: object, host: str) -> list[list[str]]:
+    """Return the turns in which a host has a deployment; the first one for a host without any. An inventory that is
+    refused has one turn, whose first task says why."""
+    try:
+        deployments = parse(raw)
+    except RefusedError:
+        return [[]]
+    named, all_turns = {placed.name for placed in of_host(deployments, host)}, turns(deployments) or [[]]
+    return [turn for turn in all_turns if named & set(turn)] or all_turns[:1]
+
+
+def port_set(deployments: Sequence[Deployment], name: str) -> int:
+    """Return which set of ports the ranks of a deployment use: 0, or another one if an earlier pair of the inventory
+    has a Spark of it."""
+    several = [placed for placed in deployments if len(placed.hosts) > 1]
+    return next((number for number, turn in enumerate(turns(several)) if name in turn), 0)
+
+
+def same_port_refusals(deployments: Sequence[Deployment], host: str) -> Iterator[Refusal]:
+    """Yield a refusal if two active engines of one open host have one port. Behind an edge they have sockets."""
+    heads = [placed for placed in active_of_host(deployments, host) if placed.hosts[0] == host]
+    for one, other in combinations(heads, 2):
+        if one.port == other.port:
+            yield SAME_PORT(
+                what=f"{one.name} and {other.name} are active on {host}, and both have port {one.port}",
+                expected="a port for each engine of an open Spark",
+                fix=f"set another `port` for {other.name}, or `active: false` on one of them.",
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_spark.core import ports
 from vllm_spark.core.ports import ENGINE_PORT, MASTER_PORT, RAY_METRICS_PORT, RAY_PORT, RAY_PORTS, SUPERVISOR_PORT
 from vllm_spark.core.units import GIB
 from vllm_spark.node.host_layout import RUN_DIR, SUPERVISOR
@@ -33,7 +34,8 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class RankGroup:
     """The group from the view of one rank. `members` are those of all ranks, in the order of the ranks. `netdev` and
-    `env` are this rank's; `launch` is the fingerprint of all ranks."""
+    `env` are this rank's; `launch` is the fingerprint of all ranks. `port_set` is 0, or that of a further pair of the
+    Sparks. `in_turn`: it shares a Spark, so it loads only while it has the turn of each."""
 
     rank: int
     executor: str
@@ -41,6 +43,12 @@ class RankGroup:
     members: tuple[Member, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     launch: str = ""
+    port_set: int = 0
+    in_turn: bool = False
+
+    def port(self, first: int) -> int:
+        """Return the port of this group in place of that of the first one."""
+        return first + self.port_set * ports.PORT_SETS_APART
 
     @property
     def address(self) -> str:
@@ -68,13 +76,13 @@ def environment(group: RankGroup) -> dict[str, str]:
     one."""
     env = {**NCCL_LOG, **group.env}
     if group.executor == "mp":
-        return {**env, "VLLM_PORT": str(ENGINE_PORT)}
+        return {**env, "VLLM_PORT": str(group.port(ENGINE_PORT))}
     return {
         **env,
-        "AUTOSCALER_METRIC_PORT": str(RAY_METRICS_PORT),
+        "AUTOSCALER_METRIC_PORT": str(group.port(RAY_METRICS_PORT)),
         "RAY_AUTH_MODE": "token",
         # Otherwise vLLM starts its own cluster beside this one and waits half an hour for a second GPU.
-        "RAY_ADDRESS": f"{group.head}:{RAY_PORT}",
+        "RAY_ADDRESS": f"{group.head}:{group.port(RAY_PORT)}",
     }
 
 
@@ -87,7 +95,7 @@ def flags(group: RankGroup) -> dict[str, object]:
         "nnodes": len(group.members),
         "node-rank": group.rank,
         "master-addr": group.head,
-        "master-port": MASTER_PORT,
+        "master-port": group.port(MASTER_PORT),
         **({"headless": True} if group.rank else {}),
     }
 
@@ -96,9 +104,9 @@ def ray_argv(group: RankGroup) -> Iterator[str]:
     """Yield the argv of `ray start` of one rank: no dashboard, the fabric address, fixed ports."""
     yield "start"
     if group.rank:
-        yield from (f"--address={group.head}:{RAY_PORT}", "--block")
+        yield from (f"--address={group.head}:{group.port(RAY_PORT)}", "--block")
     else:
-        yield from ("--head", f"--port={RAY_PORT}", "--include-dashboard=false")
+        yield from ("--head", f"--port={group.port(RAY_PORT)}", "--include-dashboard=false")
     yield from (
         "--disable-usage-stats",
         f"--node-ip-address={group.address}",
@@ -109,7 +117,7 @@ def ray_argv(group: RankGroup) -> Iterator[str]:
         f"--object-store-memory={RAY_OBJECT_STORE_BYTES}",
     )
     for name, port in RAY_PORTS.items():
-        yield f"--{name}={port}"
+        yield f"--{name}={group.port(port)}"
 
 
 def supervisor_argv(group: RankGroup, name: str, image: str, api: str) -> Iterator[tuple[str, ...]]:
@@ -123,12 +131,14 @@ def supervisor_argv(group: RankGroup, name: str, image: str, api: str) -> Iterat
     for other in group.others:
         yield ("--peer", other.address)
         yield ("--peer-host", other.host)
-    yield ("--port", str(SUPERVISOR_PORT))
+    yield ("--port", str(group.port(SUPERVISOR_PORT)))
+    if group.in_turn:
+        yield ("--in-turn", group.members[group.rank].host)
     if not group.rank:
         yield ("--api", api)
         # A Ray worker needs a head to join; the ranks of mp find each other.
         if group.executor == "ray":
-            yield ("--first", f"{group.address}:{RAY_PORT}")
+            yield ("--first", f"{group.address}:{group.port(RAY_PORT)}")
     yield ("--",)
 
 

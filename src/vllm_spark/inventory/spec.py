@@ -57,6 +57,9 @@ class Spec:
     - `files`: the toolkit's files that the recipe mounts or patches with, path -> content
     - `inactive`: names of the host's inactive deployments
     - `elsewhere`: those of them that have further hosts, neither of this deployment nor of this run -> these hosts
+    - `beside`: the other active deployments of the host -> their resolved recipes; empty for one that is alone there
+    - `other_ports`: the ports of those of them whose head this host is
+    - `port_set`: which ports its ranks use (core/ports.py)
     - `secrets`: names of the secrets in the inventory that this deployment uses; `unused_secrets`: of the others
     - `accepted`: ids of accepted known issues
     - `edge`: that of this host; while it is open, the launch is that of a server without an edge
@@ -73,6 +76,9 @@ class Spec:
     manifests: Mapping[str, str] = field(default_factory=dict)
     inactive: tuple[str, ...] = ()
     elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    beside: Mapping[str, Document] = field(default_factory=dict)
+    other_ports: tuple[int, ...] = ()
+    port_set: int = 0
     secrets: tuple[str, ...] = ()
     unused_secrets: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
@@ -86,6 +92,11 @@ class Spec:
     def open(self) -> bool:
         """True if the engine itself listens on the network."""
         return self.edge.settings.open
+
+    @property
+    def in_turn(self) -> bool:
+        """True if one of the Sparks of the deployment is shared. Only joined ranks know it of each other."""
+        return self.group.in_turn if self.group else bool(self.beside)
 
     @property
     def source(self) -> str:
@@ -146,6 +157,7 @@ class Spec:
             site=SiteSettings(**fields.pop("site")),
             edge=Edge.from_json(fields.pop("edge")),
             inactive=tuple(fields.pop("inactive")),
+            other_ports=tuple(fields.pop("other_ports")),
             secrets=tuple(fields.pop("secrets")),
             unused_secrets=tuple(fields.pop("unused_secrets")),
             accepted=tuple(fields.pop("accepted")),
@@ -166,6 +178,7 @@ class Inventory:
     - `everywhere`: `vllm_deployments` if `deployments` are only a part of it, as in a switch; None if they are all
     - `edge`, `notification`: `vllm_edge` and `vllm_notify` as they are, not yet checked
     - `edges`: of every Spark, by its name, for a site with one address
+    - `chosen`: the deployments of this turn (deployment.turns); empty means the first ones
     - `own`: the hosts that are the machine that deploys, with their addresses; `own_names`: the names that it has
     """
 
@@ -178,6 +191,7 @@ class Inventory:
     accepted: tuple[str, ...] = ()
     site: SiteSettings = SiteSettings()
     everywhere: object = None
+    chosen: tuple[str, ...] = ()
     edge: object = field(default_factory=dict)
     notification: object = field(default_factory=dict)
     edges: Mapping[str, OtherEdge] = field(default_factory=dict)
@@ -202,6 +216,7 @@ class Inventory:
             accepted=tuple(args["accepted"]),
             site=SiteSettings(**args["site"]),
             everywhere=args.get("everywhere"),
+            chosen=tuple(args.get("chosen") or ()),
             edge=args.get("edge", {}),
             notification=args.get("notification", {}),
             edges={host: OtherEdge(**other) for host, other in args.get("edges", {}).items()},
@@ -217,14 +232,14 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     told = notify.parse(inventory.notification, inventory.secrets)
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
-        *deployment.two_active_refusals(deployments, dict.fromkeys([*inventory.limit, host])),
+        *(deployment.same_port_refusals(deployments, host) if settings.open else ()),
         *placement.own_refusals(inventory.own, inventory.own_names),
     ]
     if refusals:
         raise RefusedError(refusals)
-    active = deployment.active_of_host(deployments, host)
-    if active is None:
+    if not (on_host := deployment.active_of_host(deployments, host, inventory.chosen)):
         return None
+    active, *others = on_host
     loaded = loader.load(active.recipe, inventory.recipe_folders)
     overridden = placement.overridden(active, loaded)
     lock = lockfile.read(inventory.lock_file)
@@ -260,11 +275,19 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
             if not other.active
             and (further := [name for name in other.hosts if name not in {*active.hosts, *inventory.limit}])
         },
+        beside={other.name: _pinned(inventory, other, lock) for other in others},
+        other_ports=tuple(other.port for other in others if other.hosts[0] == host),
+        port_set=deployment.port_set(deployments, active.name),
         secrets=tuple(sorted(inventory.secrets.keys() - unused)),
         unused_secrets=tuple(sorted(inventory.secrets.keys() & unused)),
         accepted=tuple(accepted),
         site=inventory.site,
     )
+
+
+def _pinned(inventory: Inventory, placed: Deployment, lock: lockfile.Lock) -> Document:
+    """Return the resolved recipe of a deployment beside that of this turn. Raises RefusedError."""
+    return lockfile.pinned(placement.overridden(placed, loader.load(placed.recipe, inventory.recipe_folders)), lock)
 
 
 def edge_alone(inventory: Inventory, host: str) -> Edge | None:

@@ -127,10 +127,13 @@ def _refusals(host: str, state: InstalledState, name: str, limit: str) -> Iterat
     """Yield the reasons why this host cannot roll back. `limit` has every host of the rollback."""
     kept = state["deployments"][name]["launches"]
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
-    if others := sorted({*_running(state), *_enabled(state)} - {name}):
+    fits = sorted((launch or {}).get("record", {}).get("beside", ()))
+    if others := sorted({*_running(state), *_enabled(state)} - {name, *fits}):
         yield ROLLBACK_ANOTHER_RUNS(
             what=f"{', '.join(others)} runs on {host}, or would with the next boot",
-            expected=f"{name}, because a Spark's memory holds one model",
+            expected=f"{name} beside {', '.join(fits)} at most"
+            if fits
+            else f"{name} alone, which its launch before needs",
             fix=Fix(f"ansible-playbook switch.yml -e to={name}", f"Then {name} runs, and the rollback is of it."),
         )
     if state["docker"]["error"]:

@@ -64,10 +64,39 @@ class _Host:
     on_disk: Mapping[str, Any] = field(default_factory=dict)
 
 
-def document(hosts: Mapping[str, HostResult], at: str, toolkit: str) -> Document:
-    """Return the document. `hosts` is in the order of the inventory. `at` is the controller's time, ISO 8601."""
-    documents = [_host(name, hosts, toolkit) for name in hosts]
+def document(
+    hosts: Mapping[str, HostResult],
+    at: str,
+    toolkit: str,
+    earlier: Mapping[str, Sequence[HostResult]] | None = None,
+) -> Document:
+    """Return the document. `hosts` is in the order of the inventory. `at` is the controller's time, ISO 8601. `earlier`
+    are the results of a Spark that several deployments share, one for each but the last."""
+    documents = [_of_turns(name, hosts, earlier or {}, toolkit) for name in hosts]
     return {"version": VERSION, "at": at, "toolkit": toolkit, "hosts": documents}
+
+
+def _of_turns(
+    name: str, hosts: Mapping[str, HostResult], earlier: Mapping[str, Sequence[HostResult]], toolkit: str
+) -> Document:
+    """Return the document of a host, in which each active deployment is that of its own turn."""
+    turns = [*earlier.get(name, ()), hosts[name]]
+    documents = [_host(name, _same_turn(name, one, hosts, earlier), toolkit) for one in turns]
+    wanted = {found["name"]: found for one in documents for found in one["deployments"] if found["wanted"]}
+    others = [found for found in documents[-1]["deployments"] if found["name"] not in wanted]
+    return {**documents[-1], "deployments": [*wanted.values(), *others]}
+
+
+def _same_turn(
+    name: str, result: HostResult, hosts: Mapping[str, HostResult], earlier: Mapping[str, Sequence[HostResult]]
+) -> dict[str, HostResult]:
+    """Return the results of all hosts, of the hosts of a deployment those of its turn."""
+    view = {**hosts, name: result}
+    placed = result.rank.deployment if result.rank else None
+    for host in set(placed.hosts if placed else ()) & earlier.keys() - {name}:
+        of_turn = (one for one in earlier[host] if one.rank and one.rank.deployment == placed)
+        view[host] = next(of_turn, hosts[host])
+    return view
 
 
 def _host(name: str, hosts: Mapping[str, HostResult], toolkit: str) -> Document:

@@ -18,8 +18,8 @@ SWITCH_OUTSIDE = register("switch-outside", runbook="switch-refused")
 
 
 def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]:
-    """Return the deployments of this run: `to` is active, and those that share a Spark with it are not. All others are
-    left out, so that the run does not touch them. Raises RefusedError."""
+    """Return the deployments of this run: `to` is active, and those that share a Spark with it are not, unless the
+    inventory has both active. All others are left out, so that the run does not touch them. Raises RefusedError."""
     everything = deployment.parse(raw)
     assert isinstance(raw, Sequence)  # noqa: S101  parse has checked it; the type checker does not know
     target = next((placed for placed in everything if placed.name == to), None)
@@ -29,7 +29,7 @@ def choose(raw: object, to: str, limit: Collection[str]) -> list[dict[str, Any]]
     if absent:
         raise RefusedError([_outside(target, "starts", absent)])
     near = [entry for entry, placed in zip(raw, everything, strict=True) if set(placed.hosts) & set(target.hosts)]
-    return [{**entry, "active": entry["name"] == to} for entry in near]
+    return [{**entry, "active": entry["name"] == to or (target.active and entry.get("active", True))} for entry in near]
 
 
 def before(stop_units: Sequence[str], running: Collection[str]) -> str:

@@ -95,11 +95,13 @@ def commands(
     old = [order["old"]] if order["old"] else []
     memory = f"--memory-s={memory_s}"
 
+    first, others = (order["running"] or [""])[0], order["running"][1:]
+
     def argv(step: str, *args: str) -> list[str]:
         return [SWITCH_PROGRAM, f"--step={step}", *args]
 
     return SwitchSteps(
-        drain=argv("drain", f"--drain-s={drain_s}", order["running"][0]) if order["running"] else [],
+        drain=argv("drain", f"--drain-s={drain_s}", first, *(f"--stop={name}" for name in others)) if first else [],
         change=argv("change", f"--how={how}", memory, *stops, *starts) if transition else [],
         settle=settle_command(order["stop"], to if order["starts"] else "") if transition else [],
         back=argv("change", "--anyway", memory, *([f"--stop={to}"] if starts else []), *old),

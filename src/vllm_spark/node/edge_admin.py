@@ -70,6 +70,19 @@ def requests_at(deployment: str) -> int:
     )
 
 
+def idle_s(deployment: str) -> float:
+    """Return the seconds since a deployment had its last request; without end for one that has had none, or without an
+    edge."""
+    try:
+        head, *lines = ask_admin("show stat -1 4 -1", ROUTE_SOCKET).splitlines()
+        at = head.split(",").index("lastsess")
+    except (OSError, ValueError):
+        return float("inf")
+    rows = [line.split(",") for line in lines if line]
+    found = [row[at] for row in rows if len(row) > at and (row[:2] == [deployment, SERVER] or row[1] == deployment)]
+    return min((float(seconds) for seconds in found if seconds.isdecimal()), default=float("inf"))
+
+
 def _set(command: str) -> bool:
     """Return True if HAProxy has done what it answers nothing to."""
     try:

@@ -210,6 +210,12 @@ class Office:
             return False  # no deployment has run since the boot
         return any(line == f"{deployment} {state}" for line in lines for state in self.active_states)
 
+    def beside(self, deployment: str) -> Sequence[str]:
+        """Return what the plan lets run beside a deployment; nothing for one that has its Spark alone."""
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.config_dir / deployment / "deployed.json").read_text()).get("beside", ())  # type: ignore[no-any-return]
+        return ()
+
     def ask(self, who: str, target: str, model: str) -> Answer:
         """Answer one request, and write who asked for what. A name that is not in the list is not repeated."""
         if model not in self.models.get(target, ()):
@@ -218,7 +224,7 @@ class Office:
             answer = Answer(
                 503, "spark_held", f"{model} is not started: its owner is changing this Spark.", HELD_RETRY_S
             )
-        elif pair := next(filter(self.active, self.pairs), ""):
+        elif pair := next(filter(self.active, [pair for pair in self.pairs if pair not in self.beside(target)]), ""):
             text = f"{model} is not started: this Spark is a part of the pair {pair}, which no request stops."
             answer = Answer(503, "pair_active", text, HELD_RETRY_S)
         elif not (self.config_dir / target / "launch").exists():

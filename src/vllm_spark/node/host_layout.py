@@ -46,6 +46,8 @@ LINK_KEY = "link.key"
 LIVENESS = f"{PROGRAM_DIR}/liveness"
 # The program by which units write the state of a deployment, and the unit that systemd starts when one stays down.
 STATE_PROGRAM = f"{PROGRAM_DIR}/state"
+# The program by which deployments that share a Spark load one after another (node/take_turn.py).
+TURN_PROGRAM = f"{PROGRAM_DIR}/take-turn"
 GAVE_UP_UNIT = "vllm-gave-up@.service"
 # The program that tells the owner about troubles, its settings with their secret, its unit and its timer, and what was
 # told and what waits.

@@ -32,14 +32,13 @@ from typing import cast
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, state_writer  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, neighbours, state_writer  # noqa: E402
 from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
 from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
-from vllm_spark.node.unit_limits import READY_S  # noqa: E402
+from vllm_spark.node.unit_limits import READY_S, memory, needed  # noqa: E402
 
 CONFIG_DIR = Path(PLACES.config)
-MEMINFO = Path("/proc/meminfo")
 OWN_UNIT = host_layout.SWITCH_UNIT
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -93,10 +92,15 @@ def states(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def occupants(units: Mapping[str, Mapping[str, str]], to: str) -> list[str]:
-    """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch."""
-    others = [name for name in units if name != to]
+    """Return what `to` replaces: what runs, then what is enabled, because it ran before an interrupted switch. What the
+    plan has beside `to` stays."""
+    others = [name for name in units if name != to and name not in record(to).get("beside", [])]
     running = [name for name in others if units[name]["ActiveState"] in RUNS]
     return running + [n for n in others if n not in running and units[n].get("UnitFileState") == "enabled"]
+
+
+def record(name: str) -> Document:
+    return read(CONFIG_DIR / name / "deployed.json")
 
 
 def gave_up(name: str) -> bool:
@@ -122,6 +126,12 @@ def drain(name: str, within_s: float, why: str) -> Document:
             break
         time.sleep(POLL_INTERVAL_S)
     return {"drain_s": time.monotonic() - started_at, "left": left}
+
+
+def drain_all(names: Sequence[str], within_s: float, why: str) -> Document:
+    """Drain one deployment after the other. Returns the sums of what `drain` returns."""
+    done = [drain(name, within_s, why) for name in names]
+    return {"drain_s": sum(one["drain_s"] for one in done) or 0.0, "left": sum(one["left"] for one in done)}
 
 
 def hold_back(name: str, within_s: float) -> None:
@@ -150,25 +160,10 @@ def let_in_timer(name: str) -> str:
     return f"vllm-switch-let-in-{name}.timer"
 
 
-def memory() -> tuple[int, int]:
-    """Return (total, available) memory in bytes."""
-    table = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
-    return tuple(int(table[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
-
-
-def needed(room: Mapping[str, float], total: int) -> int:
-    """Return the bytes that must be available before a start (sizing/memory.py, requirement); 0 if the deployment has
-    no such record. Release 0.1.0 has none of what a server takes beside its share."""
-    if not room:
-        return 0
-    share = room["share"] * total + room.get("beside_bytes", 0)
-    return int(max(share, room["bytes"]) + room["floor_bytes"])
-
-
 def await_memory(name: str, within_s: float) -> str:
     """Wait until there is memory for `name`. Returns an error; empty if there is enough."""
     deadline = time.monotonic() + within_s
-    room = read(CONFIG_DIR / name / "deployed.json").get("room", {})
+    room = record(name).get("room", {})
     while True:
         total, available = memory()
         if available >= needed(room, total):
@@ -185,8 +180,8 @@ def await_memory(name: str, within_s: float) -> str:
 
 def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", *, anyway: bool = False) -> Document:
     """Stop, wait for the memory, start. Returns `ok`, the error `said`, the seconds of each step, and the gates of the
-    started deployment for the caller to judge. Without a name nothing is started. `anyway`: start even if the memory
-    is short, because the old deployment is better than none."""
+    started deployment for the caller to judge. Without a name nothing is started. `anyway`: an old deployment returns
+    with its neighbours, even if the memory is short, because it is better than none."""
     done: Document = {"ok": True, "said": "", "name": name, "stop_s": 0.0, "memory_s": 0.0, "start_s": 0.0, "gates": {}}
 
     def step(key: str, error: str, started_at: float) -> bool:
@@ -215,6 +210,9 @@ def change(stop: Sequence[str], name: str, within_s: float, how: str = "start", 
     # The unit of a pair that gave up runs without an engine.
     how = "restart" if gave_up(name) else how
     step("start_s", systemctl(how, unit(name)), started_at)
+    for other, state in states(record(name).get("beside", [])).items() if anyway else ():
+        if state.get("UnitFileState") == "enabled" and state["ActiveState"] not in RUNS:
+            systemctl("start", "--no-block", unit(other))  # it loads in its turn
     done["gates"] = read(CONFIG_DIR / name / "gates.json")
     return done
 
@@ -266,10 +264,9 @@ def listing(units: Mapping[str, Mapping[str, str]]) -> str:
     """Return the deployments of this Spark and their states as a table."""
     rows = [("DEPLOYMENT", "STATE", "AT BOOT", "RECIPE", "PORT")]
     for name, state in units.items():
-        record = read(CONFIG_DIR / name / "deployed.json")
         boot = "starts" if state.get("UnitFileState") == "enabled" else "-"
         does = deployment_state.present(name, PLACES)["state"]
-        rows.append((name, does, boot, str(record.get("recipe", "-")), str(record.get("port", "-"))))
+        rows.append((name, does, boot, str(record(name).get("recipe", "-")), str(record(name).get("port", "-"))))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     padded = (map(str.ljust, row, widths) for row in rows)
     return "\n".join("  ".join(words).rstrip() for words in padded)
@@ -291,8 +288,12 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     if not stop and runs and units[name].get("UnitFileState") == "enabled":
         say(f"{name} runs already")
         return 0
+    if units[name]["ActiveState"] not in RUNS:
+        beside = [other for other in units if other not in (name, *stop) and units[other]["ActiveState"] in RUNS]
+        alone = [other for other in beside if not deployment_state.present(other, PLACES)["peers"]]
+        stop += neighbours.give_way(name, stop, alone, {n: record(n).get("room", {}) for n in units}, memory())
     running = [other for other in stop if units[other]["ActiveState"] in RUNS]
-    drained = drain(running[0], drain_s, why) if running else {"drain_s": 0.0, "left": 0}
+    drained = drain_all(running, drain_s, why)
     started_at = time.monotonic()
     changed = change(running, name, memory_s)
     since = time.monotonic()
@@ -309,7 +310,7 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
             say(f"a boot will not start it: {kept}")
         return 1 if kept else 0
     say(f"{name} does not serve: {error}")
-    say(returned(name, stop[0] if stop else "", memory_s))
+    say(returned(name, (running or stop or [""])[0], memory_s))
     return 1
 
 
@@ -347,9 +348,8 @@ def deployment(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="vllm-switch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="vllm-switch", description=__doc__, formatter_class=plain)
     parser.add_argument("name", nargs="?", default="", metavar="NAME", type=deployment)
     parser.add_argument("--drain-s", type=float, default=DRAIN_S, help="seconds until requests are cut (%(default)s)")
     parser.add_argument("--memory-s", type=float, default=MEMORY_S, help="seconds to wait for memory (%(default)s)")
@@ -377,7 +377,7 @@ def main(argv: Sequence[str]) -> int:
             return detached([*argv, *([] if args.by else [f"--by={user}"])])
     match args.step:
         case "drain":
-            reply(json.dumps(drain(args.name, args.drain_s, why)))
+            reply(json.dumps(drain_all([args.name, *args.stop], args.drain_s, why)))
         case "let-in":
             let_in(args.name)
         case "change":

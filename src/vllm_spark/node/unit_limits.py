@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MEMINFO = Path("/proc/meminfo")
+
 # After so many starts that failed, without one between them that has served for GOOD_S, a deployment stays down
 # (starts.py).
 MAX_STARTS = 5
@@ -26,3 +32,18 @@ READY_S = 900.0
 # Seconds that `docker stop` leaves an engine. Half of a 0.20 engine's exits take longer than Docker's ten seconds: it
 # joins its workers first. The unit leaves its programs some seconds more.
 STOP_TIMEOUT_S, AFTER_STOP_S = 30, 15
+
+
+def memory() -> tuple[int, int]:
+    """Return (total, available) memory in bytes."""
+    table = dict(line.split(":", 1) for line in MEMINFO.read_text(encoding="ascii").splitlines())
+    return tuple(int(table[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))  # type: ignore[return-value]
+
+
+def needed(room: Mapping[str, Any], total: int) -> int:
+    """Return the bytes that must be available before a start (sizing/memory.py, requirement); 0 if the deployment has
+    no such record. Release 0.1.0 has none of what a server takes beside its share."""
+    if not room:
+        return 0
+    share = room["share"] * total + room.get("beside_bytes", 0)
+    return int(max(share, room["bytes"]) + room["floor_bytes"])

@@ -33,6 +33,9 @@ WORKSPACE_BYTES, WORKSPACE_TOKEN_BYTES = int(6.2 * GIB), 0.19 * GIB / 1024
 # With a cache of fixed size the engine keeps nothing: this is what a server takes.
 WORKSPACE_IN_USE_BYTES = 6 * GIB
 
+# The key of `memory` by which a plan says what the engine of a shared Spark takes beside weights and cache (budget.py).
+WORKSPACE_KEY = "workspace_bytes"
+
 # What public starts on a GB10 needed at their peak above the ready server, at the most: 46.6 GiB against 27.4, Gemma 4
 # 31B in W4A16 on vLLM 0.30.0 (`loading` of lab/forecast/measured_memory.yml). Others needed 0 to 13.5.
 LOADING_MORE_BYTES = int(19.2 * GIB)
@@ -162,12 +165,12 @@ def reserved_bytes(recipe: Document, total_bytes: int) -> int:
     budget = recipe["memory"]
     if "kv_cache_bytes" not in budget:
         return int(budget.get("utilization", 0) * total_bytes)
-    model, parts = model_of(recipe), _taken(recipe)
+    model, parts = model_of(recipe), taken_parts(recipe)
     inside = sum(part.bytes for part in parts if part.inside)
-    return int(_held_bytes(recipe, model, parts) + workspace_bytes(recipe) + inside + budget["kv_cache_bytes"])
+    return int(held_bytes(recipe, model, parts) + workspace_bytes(recipe) + inside + budget["kv_cache_bytes"])
 
 
-def _held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Taken]) -> int:
+def held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Taken]) -> int:
     """Return the weights in the engine's own memory, without those that flags move to the host's."""
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     weights = sum(model.loaded_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
@@ -176,7 +179,7 @@ def _held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Tak
 
 def rank_bytes(recipe: Document) -> int:
     """Return the weights of one rank in the engine's own memory; 0 if their size is not known."""
-    return _held_bytes(recipe, model_of(recipe), _taken(recipe))
+    return held_bytes(recipe, model_of(recipe), taken_parts(recipe))
 
 
 def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
@@ -189,18 +192,18 @@ def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
         )
 
 
-def _taken(recipe: Document) -> list[Taken]:
+def taken_parts(recipe: Document) -> list[Taken]:
     """Return what flags and processes take of one Spark's memory. Weights on the host are no more than there are."""
     model = model_of(recipe)
     parts = host_memory.taken(recipe, _sizes(recipe, model), vision=_has_tower(recipe, model))
-    most = _held_bytes(recipe, model, ())
+    most = held_bytes(recipe, model, ())
     return [replace(part, bytes=min(part.bytes, most)) if part.weights else part for part in parts]
 
 
 def beside(recipe: Document) -> list[Taken]:
     """Return what a server takes beside the reservation. A cache of fixed size has the base in its workspace."""
     fixed = "kv_cache_bytes" in recipe["memory"]
-    return [part for part in _taken(recipe) if not (part.inside or part.disk or (fixed and part.base))]
+    return [part for part in taken_parts(recipe) if not (part.inside or part.disk or (fixed and part.base))]
 
 
 def unknown_parts(recipe: Document) -> list[str]:
@@ -237,7 +240,8 @@ def requirement(recipe: Document) -> dict[str, float | int]:
     beside_bytes, fixed = sum(part.bytes for part in beside(recipe)), loading_peak_bytes(recipe)
     if "kv_cache_bytes" in recipe["memory"]:
         # The processes run before the engine asks.
-        beside_bytes, fixed = sum(part.bytes for part in _taken(recipe) if part.base) - floor, needed_bytes(recipe, 0)
+        base = sum(part.bytes for part in taken_parts(recipe) if part.base)
+        beside_bytes, fixed = base - floor, needed_bytes(recipe, 0)
     return {
         "share": host_memory.utilization(recipe),
         "beside_bytes": beside_bytes,
@@ -253,7 +257,10 @@ def required_bytes(recipe: Document, total_bytes: int) -> int:
 
 
 def workspace_bytes(recipe: Document) -> int:
-    """Return the allowance beside weights and cache. It is 0 if the recipe has a measured loading peak."""
+    """Return the allowance beside weights and cache. It is 0 if the recipe has a measured loading peak. On a shared
+    Spark it is the budget's."""
+    if WORKSPACE_KEY in recipe["memory"]:
+        return int(recipe["memory"][WORKSPACE_KEY])
     if "loading_peak_bytes" in recipe["memory"]:
         return 0
     if "kv_cache_bytes" in recipe["memory"]:
@@ -302,8 +309,8 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
     """
     tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
-    taken = _taken(recipe)
-    weights, workspace = _held_bytes(recipe, model, taken), workspace_bytes(recipe)
+    taken = taken_parts(recipe)
+    weights, workspace = held_bytes(recipe, model, taken), workspace_bytes(recipe)
     inside = [part for part in taken if part.inside]
     cache = model.cache(tensor_parallel)
     return Fit(

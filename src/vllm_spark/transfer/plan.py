@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Refusal, RefusedError
-from vllm_spark.deploy import checks, images
+from vllm_spark.deploy import budgets, checks, images
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.transfer import images as transfer_images
@@ -47,6 +47,7 @@ def steps(site: PullSite, host: str) -> PullSteps:
     weights.plan(site, all_steps)
     refusals: list[Refusal] = [
         *checks.docker_refusals(site.facts[host]),
+        *(budgets.refusals(site.specs[host][0], site.facts[host]) if site.specs[host] else ()),
         *weights.disk_refusals(site, host),
         *transfer_images.plan(site, all_steps)[host],
     ]

@@ -15,7 +15,7 @@ EVERYTHING = "all"
 
 
 def of_host(inventory: Inventory, host: str, named: Sequence[str] = ()) -> list[Spec]:
-    """Return the specs of one host: of its active deployment, or of each of `named` (or `all`) as if it were active.
+    """Return the specs of one host: of its active deployments, or of each of `named` (or `all`) as if it were active.
 
     Raises RefusedError.
     """
@@ -28,8 +28,9 @@ def of_host(inventory: Inventory, host: str, named: Sequence[str] = ()) -> list[
             fix="correct -e pull_deployments=NAME[,NAME].",
         )
     if not named:
-        active = spec.resolve(inventory, host)
-        return [active] if active else []
+        active = [placed.name for placed in deployment.active_of_host(deployments, host)]
+        turns = [spec.resolve(replace(inventory, chosen=(name,)), host) for name in active or [""]]
+        return [entry for entry in turns if entry]
     own = [placed.name for placed in deployment.of_host(deployments, host)]
     names = own if EVERYTHING in named else [name for name in own if name in named]
     resolved = [spec.resolve(_only(inventory, name), host) for name in names]

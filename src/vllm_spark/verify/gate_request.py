@@ -13,8 +13,8 @@ from vllm_spark.node.engine_api import CHAT
 from vllm_spark.node.unix_http import SCHEME
 from vllm_spark.verify.edge_target import EdgeTarget
 
-# Fields that only a closed engine has.
-CLOSED = ("socket", "edge")
+# Fields that only a closed engine has, and one on a shared Spark.
+LEFT_OUT = ("socket", "edge", "cache_tokens")
 
 BROKEN_GATES = register("broken-gates", runbook="broken-record")
 
@@ -32,6 +32,7 @@ class GateRequest:
     other edges ask this one. `role` is the recipe's.
     `variables` are the names of the variables that the recipe, the overrides and the secrets set; None in a gates.json
     that does not have them.
+    `cache_tokens` is the planned size of the cache of an engine on a shared Spark, None if no single number tells it.
     """
 
     deadline_s: int
@@ -59,6 +60,7 @@ class GateRequest:
     socket: str = ""
     edge: Mapping[str, str] = field(default_factory=dict)
     role: str = CHAT
+    cache_tokens: int | None = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> GateRequest:
@@ -85,9 +87,8 @@ class GateRequest:
         return EdgeTarget(self.address, self.port, self.bind, self.edge.get("tls", OFF), site_port)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of gates.json. That of an open engine that chats is the same as before there was a socket
-        or a role."""
-        new = {"role": CHAT, **dict.fromkeys(CLOSED)}
+        """Return the document of gates.json. A field that only some engines have is left out for others."""
+        new = {"role": CHAT, **dict.fromkeys(LEFT_OUT)}
         return {
             name: value for name, value in asdict(self).items() if name not in new or (value and value != new[name])
         }

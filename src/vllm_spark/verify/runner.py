@@ -10,6 +10,7 @@ from vllm_spark.core.types import Document
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import host_layout
 from vllm_spark.recipe import flag_names, hub_cache, published_image, roles
+from vllm_spark.sizing import budget, memory
 from vllm_spark.verify.gate import Judge
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import answer, reach
@@ -69,6 +70,7 @@ def gate_request(spec: Spec, fingerprint: str) -> GateRequest:
         socket=spec.socket,
         edge=_edge(spec),
         role=roles.of(recipe),
+        cache_tokens=budget.cache_tokens(recipe) if memory.WORKSPACE_KEY in recipe["memory"] else None,
     )
 
 

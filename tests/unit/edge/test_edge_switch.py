@@ -382,3 +382,14 @@ def test_a_connection_without_a_line_ends(tmp_path: Path, monkeypatch: pytest.Mo
     found = re.search(r"^RuntimeMaxSec=(\d+)$", unit, re.MULTILINE)
     assert found
     assert int(found[1]) > edge_switch.SWITCH_TIMEOUT_S
+
+
+def test_a_pair_that_fits_beside_the_target_is_no_hindrance(tmp_path: Path) -> None:
+    one = office(tmp_path)
+    one.states.write_text("pair serving\n")
+    folder = one.config_dir / "other"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "deployed.json").write_text('{"beside": ["pair"]}')
+    assert one.ask("ada", "other", "m").code == "model_starting"
+    (folder / "deployed.json").write_text('{"beside": ["third"]}')
+    assert one.ask("ada", "other", "m").code == "pair_active"

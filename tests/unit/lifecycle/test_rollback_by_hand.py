@@ -293,3 +293,18 @@ def test_a_file_that_the_previous_launch_did_not_have_is_removed(
     restore(tmp_path, capsys, "b")
     assert not (tmp_path / "gates.json").exists()
     assert marks(tmp_path / "previous") == "c"
+
+
+def test_one_of_two_deployments_of_a_spark_goes_back_beside_the_other() -> None:
+    """The launch before was placed beside it; one that had the Spark alone is refused."""
+    beside = launch("a")
+    beside["record"]["beside"] = ["other"]
+    units = {**UP, "vllm@other.service": "active"}
+    state = held({**GOOD, "previous": beside}, units=units)
+    assert rollback_target.targets({"spark1": state}, "demo")["spark1"].to[0] == "a"
+    with pytest.raises(RefusedError, match="rollback-refused") as refused:
+        rollback_target.targets({"spark1": held(units=units)}, "demo")
+    assert "expected: demo alone, which its launch before needs" in str(refused.value)
+    # Two run, so one has to be named.
+    with pytest.raises(RefusedError, match="-e deployment=demo"):
+        rollback_target.targets({"spark1": state})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,41 @@ def test_status_shows_who_reaches_a_spark_that_forwards(host_facts: dict[str, An
     cells = [cell.strip() for cell in status_table.table(document).splitlines()[3].strip("│").split("│")]
     assert cells[:6] == ["spark1", "—", "forwards", "—", "—", "edge:"]
     assert status.document({"spark1": HostResult(HostIntent("spark1"), facts)}, "now", "x")["hosts"][0]["edge"] is None
+
+
+def test_each_deployment_of_a_shared_spark_has_its_own_turn(host_facts: dict[str, Any], spec: Spec) -> None:
+    """Of the first turn `demo` is wanted, of the last one `other`, whose launch has changed."""
+    other = replace(spec, deployment=replace(spec.deployment, name="other"))
+    both = copy.deepcopy(host_facts)
+    both["running_units"].append("vllm@other.service")
+    both["units"]["vllm@other.service"] = both["units"]["vllm@demo.service"]
+    both["status"]["deployments"]["other"] = both["status"]["deployments"]["demo"]
+    results = [HostResult(HostIntent.of_rank(one), both) for one in (spec, other)]
+    drifts = [status.document({"spark1": one}, "", "test")["hosts"][0]["deployments"] for one in results]
+    document = status.document({"spark1": results[1]}, "", "test", {"spark1": [results[0]]})
+    (host,) = document["hosts"]
+    shown_ = {one["name"]: one for one in host["deployments"]}
+    assert shown_.keys() == {"demo", "other"}
+    assert [one["wanted"] for one in shown_.values()] == [True, True]
+    assert shown_["demo"] == next(one for one in drifts[0] if one["name"] == "demo")
+    assert shown_["other"] == next(one for one in drifts[1] if one["name"] == "other")
+    # A Spark that does not answer has a row for each.
+    gone = [replace(one, facts=None, problem="no route to host") for one in results]
+    (host,) = status.document({"spark1": gone[1]}, "", "test", {"spark1": [gone[0]]})["hosts"]
+    assert [one["name"] for one in host["deployments"]] == ["demo", "other"]
+
+
+def test_the_ranks_of_a_pair_are_compared_in_their_own_turn(facts: dict[str, Any], tmp_path: Path, spec: Spec) -> None:
+    specs, reported = pair_of(facts, tmp_path)
+    joined = ranks.join(specs, reported)
+    of_pair = {
+        host: HostResult(HostIntent.of_rank(specs[host]), deployed_facts(joined[host], reported[host]))
+        for host in specs
+    }
+    small = replace(spec, host="spark1", deployment=replace(spec.deployment, name="small"))
+    last = {"spark1": HostResult(HostIntent.of_rank(small), of_pair["spark1"].facts), "spark2": of_pair["spark2"]}
+    hosts = status.document(last, "", "test", {"spark1": [of_pair["spark1"]]})["hosts"]
+    alone = status.document(of_pair, "", "test")["hosts"]
+    assert hosts[1]["deployments"] == alone[1]["deployments"]
+    (pair,) = alone[0]["deployments"]
+    assert pair in hosts[0]["deployments"]

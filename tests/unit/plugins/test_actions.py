@@ -133,7 +133,7 @@ def test_a_lock_module_that_fails_fails_the_task() -> None:
 
 def test_an_idle_host_has_no_spec() -> None:
     result = FakeRun().act("vllm_spec", **inventory({**DEPLOYMENT, "hosts": ["spark2"]}))
-    assert result == {"changed": False, "spec": None, "questions": None}
+    assert result == {"changed": False, "spec": None, "questions": None, "turn": []}
 
 
 def test_a_variable_that_nothing_reads_is_named_once() -> None:
@@ -419,7 +419,8 @@ def test_the_history_is_written_to_a_file(tmp_path: Path) -> None:
 
 def test_a_switch_is_chosen_and_ordered() -> None:
     chosen = FakeRun().act(
-        "vllm_switch", phase="choose", deployments=[{**DEPLOYMENT, "name": "old"}, DEPLOYMENT], to="demo",
+        "vllm_switch", phase="choose", to="demo",
+        deployments=[{**DEPLOYMENT, "name": "old"}, {**DEPLOYMENT, "active": False}],
         limit=HOSTS,
     )  # fmt: skip
     assert (chosen["hosts"], [entry["active"] for entry in chosen["deployments"]]) == (["spark1"], [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fakes.gate_requests import gate_request
 from project_files import DATA
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
@@ -70,3 +71,29 @@ def test_a_number_is_a_bound() -> None:
     gate = document["gates"]["log"][0]
     assert log_gate.judge_entry(gate, ["GPU KV cache size: 146,240 tokens"]).ok is False
     assert log_gate.judge_entry(gate, ["GPU KV cache size: 714,768 tokens"]).ok is True
+
+
+@pytest.mark.parametrize(
+    ("logged", "holds", "part"),
+    [
+        ("58,240", True, "58,240 tokens of cache"),
+        ("58,150", True, "58,150 tokens of cache"),
+        ("45,000", False, "a neighbour took memory during the start"),
+        ("67,500", False, "the server is over its budget"),
+        ("", None, "does not say"),
+    ],
+)
+def test_the_cache_of_a_shared_spark_is_held_against_the_plan(logged: str, holds: bool | None, part: str) -> None:
+    request = gate_request(cache_tokens=58_240)
+    line = f"(EngineCore pid=80) INFO 11-28 15:42:58 [kv_cache_utils.py:1708] GPU KV cache size: {logged} tokens"
+    lines = [f"vllm-spark: launch {request.launch}", line if logged else "INFO ready"]
+    (verdict,) = log_gate.judge(request, {}, lines)  # type: ignore[typeddict-item]
+    assert (verdict.ok, part in verdict.observed) == (holds, True)
+    assert ("`sudo systemctl restart vllm@demo.service`" in verdict.fix) == (holds is False)
+
+
+def test_an_engine_alone_has_no_planned_cache() -> None:
+    request = gate_request()
+    assert not list(log_gate.judge(request, {}, [f"vllm-spark: launch {request.launch}"]))  # type: ignore[typeddict-item]
+    assert "cache_tokens" not in request.to_json()
+    assert gate_request(cache_tokens=1).to_json()["cache_tokens"] == 1

@@ -22,7 +22,8 @@ def required_ports(spec: Spec) -> Iterator[int]:
     if spec.edge.only_forwards:
         yield from edge_ports.ports(spec.edge)
     if len(spec.deployment.hosts) > 1:
-        yield from (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT)
+        higher = spec.port_set * ports.PORT_SETS_APART
+        yield from (higher + port for port in (ports.SUPERVISOR_PORT, ports.RAY_PORT, ports.MASTER_PORT))
 
 
 @check(
@@ -37,9 +38,10 @@ def required_ports(spec: Spec) -> Iterator[int]:
 def port_taken(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
     deployment = spec.deployment
-    containers = {deployment.container, *(f"vllm-{name}" for name in spec.inactive)}
+    others = (*spec.inactive, *spec.beside)
+    containers = {deployment.container, *(f"vllm-{name}" for name in others)}
     # The edge listens on the port of a closed deployment, and a deploy that opens it stops the edge first.
-    units = {deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive), EDGE_UNIT}
+    units = {deployment.unit, *(f"vllm@{name}.service" for name in others), EDGE_UNIT}
     for port in required_ports(spec):
         holder = context.facts["ports"].get(str(port))
         if holder and holder.get("container") not in containers and holder.get("unit") not in units:

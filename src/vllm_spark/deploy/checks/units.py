@@ -14,10 +14,10 @@ from vllm_spark.deploy.host_context import HostContext
     severity="refusal",
     needs=("running_units",),
     what="{unit} runs on {host} and is not in vllm_deployments",
-    expected="only deployments of vllm_deployments, because a Spark's memory holds one model",
+    expected="only deployments of vllm_deployments, because nobody knows how much memory it takes",
     fix="add it with `active: false`, or: `ssh -t {host} sudo systemctl disable --now {unit}`.",
 )
 def unknown_deployment(context: HostContext) -> Iterator[Observation]:
     spec = context.spec
-    known = {spec.deployment.unit, *(f"vllm@{name}.service" for name in spec.inactive)}
+    known = {spec.deployment.unit, *(f"vllm@{name}.service" for name in (*spec.inactive, *spec.beside))}
     yield from (Observation({"unit": unit}) for unit in context.facts.get("running_units", []) if unit not in known)

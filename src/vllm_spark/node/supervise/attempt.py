@@ -23,10 +23,12 @@ ANSWER_S = 12.0
 
 
 class Phase(Enum):
-    """Where an attempt is. ASKING: its container has ended, and not all peers have answered."""
+    """Where an attempt is. QUEUEING: the head takes the turns to load. ASKING: its container has ended, and not all
+    peers have answered."""
 
     MEETING = auto()
     PAUSING = auto()
+    QUEUEING = auto()
     STARTING = auto()
     RUNNING = auto()
     ASKING = auto()
@@ -48,13 +50,21 @@ class Hands(Protocol):
     def remove(self, *, gently: bool) -> None: ...
     def after(self, seconds: float, event: Callable[[], None]) -> None: ...
     def exit(self, status: int) -> None: ...
+    def take_turn(self) -> None: ...
+    def give_turn(self) -> None: ...
 
 
 class Attempt:
     """`rank` is the number of this rank of the deployment `name`. `partners` are those that it is linked with: all
-    others for the head, the head for a worker. `deadline_s` is that of a start."""
+    others for the head, the head for a worker. `deadline_s` is that of a start. `in_turn` is the name of this host if
+    one of the Sparks is shared: the head then takes the turn of each Spark, in the order of their names, so that no two
+    deployments wait for each other. A turn is held from then until the server serves or its container is gone, and
+    never while a rank waits for a peer."""
+
+    in_turn = ""
 
     def __init__(self, hands: Hands, name: str, rank: int, partners: Sequence[str], deadline_s: float) -> None:
+        self._number, self._lacking, self._asked = 0, list[str](), 0
         self.hands, self.name, self.rank, self.partners, self.deadline_s = hands, name, rank, partners, deadline_s
         self.phase = Phase.MEETING
         # Peer -> whether it counts starts. One of release 0.1.0 does not, and knows fewer messages.
@@ -92,6 +102,7 @@ class Attempt:
 
     def _settle(self, record: Record) -> None:
         """Do what the count and the peers that are here allow."""
+        self._give_turns()
         if record.count.gave_up:
             self._stay(record.count.gave_up)
         elif missing := [peer for peer in self.partners if peer not in self.links]:
@@ -105,11 +116,73 @@ class Attempt:
             self.hands.state(WANTED, starts.paused(record, pause))
             self.hands.after(pause, self._paused)
         else:
-            self._start()
+            self._queue()
 
     def _paused(self) -> None:
         if self.phase is Phase.PAUSING:
+            self._queue()
+
+    # The turns of the Sparks
+
+    def _queue(self) -> None:
+        self._number += 1
+        self._lacking = sorted((self.in_turn, *self.partners)) if self.in_turn else []
+        self.phase = Phase.QUEUEING
+        self._take_next()
+
+    def _take_next(self) -> None:
+        """Take the turn of the next Spark, or start if this deployment has all of them."""
+        if not self._lacking:
             self._start()
+        elif self._lacking[0] == self.in_turn:
+            self.hands.take_turn()
+        else:
+            self.hands.state(WANTED, f"it waits for its turn to load on {self._lacking[0]}")
+            self.hands.send(self._lacking[0], {"turn": "take", "number": self._number})
+
+    def turn_waits(self, why: str) -> None:
+        """Note what the turn of this Spark waits for."""
+        if self.phase in (Phase.QUEUEING, Phase.STARTING):
+            self.hands.state(WANTED, why)
+
+    def turn_taken(self) -> None:
+        """Note that this deployment has the turn of this Spark."""
+        if self.phase is Phase.QUEUEING:
+            self._taken(self.in_turn)
+        elif self.phase is Phase.STARTING and self._asked:
+            self.hands.send(self.partners[0], {"turn": "taken", "number": self._asked})
+        else:
+            self.hands.give_turn()
+
+    def turn_overdue(self, why: str) -> None:
+        """Note that the memory of the budget was not free in time. All ranks begin anew, after a pause."""
+        if self.phase in (Phase.QUEUEING, Phase.STARTING):
+            self._end(why, fault=False)
+
+    def _taken(self, host: str) -> None:
+        if self._lacking[:1] == [host]:
+            self._lacking.pop(0)
+            self._take_next()
+
+    def _turn(self, peer: str, word: str, number: int) -> None:
+        """Act on a message about turns. The head asks, and counts its questions: an answer may come too late."""
+        if word == "taken" and self.phase is Phase.QUEUEING and number == self._number:
+            self._taken(peer)
+        elif word == "take" and self.phase is Phase.STARTING:
+            self._asked = number
+            self.hands.take_turn()
+        elif word == "give" and self.phase is Phase.STARTING:
+            self._asked = 0
+            self.hands.give_turn()
+
+    def _give_turns(self) -> None:
+        """Give the turns back, because not all ranks are here or the server serves."""
+        if not self.in_turn:
+            return
+        self._asked = 0
+        self.hands.give_turn()
+        if self.phase is Phase.QUEUEING:
+            self._tell({"turn": "give", "number": self._number})
 
     def _stay(self, why: str) -> None:
         """Stay without a container, because the deployment has given up."""
@@ -154,6 +227,8 @@ class Attempt:
         """Act on a message of a peer."""
         if "bye" in message:
             self._bye(peer, str(message["bye"]), str(message.get("kind")))
+        elif "turn" in message:
+            self._turn(peer, str(message["turn"]), int(message["number"]))
         elif self.phase is Phase.STARTING and "begin" in message:
             self._begin(str(message["begin"]))
         elif self.phase in (Phase.STARTING, Phase.RUNNING) and "start" in message:
@@ -172,6 +247,7 @@ class Attempt:
 
     def _serve(self) -> None:
         self.serving = True
+        self._give_turns()
         self.hands.state(SERVING)
         self.hands.after(unit_limits.GOOD_S, self._good)
 
@@ -226,7 +302,7 @@ class Attempt:
             return
         if self.phase in (Phase.RUNNING, Phase.ASKING):
             self._end(f"{peer} is lost: {how}", fault=False)
-        elif self.phase in (Phase.PAUSING, Phase.STARTING):
+        elif self.phase in (Phase.PAUSING, Phase.QUEUEING, Phase.STARTING):
             self.hands.say(f"{peer} is lost before the start: {how}")
             self._settle(self.hands.keep(lambda record: record))
 
@@ -248,6 +324,7 @@ class Attempt:
 
     def removed(self) -> None:
         """Note that the container is gone."""
+        self._give_turns()
         if self._gives_up:
             self.links.clear()
             self.hands.part()

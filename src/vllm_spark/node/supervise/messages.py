@@ -12,6 +12,7 @@ from vllm_spark.node.supervise.host import Message
 # A message of the longest reason, each of whose characters takes twelve bytes as JSON, is shorter.
 LINE_BYTES = 8192
 NAME_LENGTH = 200
+TURNS = ("take", "taken", "give")
 KINDS_OF_END = ("ended", "gave_up", "stopped")
 
 Check = Callable[[Any], bool]
@@ -23,6 +24,10 @@ class InvalidMessageError(ValueError):
 
 def _one(value: Any) -> bool:
     return value == 1 and type(value) is int
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 31
 
 
 def _name(value: Any) -> bool:
@@ -48,6 +53,7 @@ MESSAGES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "begin": ({"begin": _name}, {}),
     "beat": ({"beat": _one}, {}),
     "start": ({"start": _one}, {}),
+    "turn": ({"turn": lambda value: value in TURNS, "number": _number}, {}),
     "serving": ({"serving": _one}, {}),
     "bye": ({"bye": _reason}, {"kind": lambda value: value in KINDS_OF_END}),
 }

@@ -18,7 +18,8 @@ DESCRIPTION = "Runs one rank of a deployment while the others run, and ends it w
 @dataclasses.dataclass(frozen=True)
 class Rank:
     """The arguments of one rank. Addresses are those of the fabric. `peers`: host -> address of each other rank, in the
-    order of the ranks, so that the head is the first one of a worker."""
+    order of the ranks, so that the head is the first one of a worker. `in_turn` is the name of this host if one of the
+    Sparks is shared, empty otherwise."""
 
     name: str
     rank: int
@@ -30,6 +31,7 @@ class Rank:
     api: str
     first: str
     command: tuple[str, ...]
+    in_turn: str = ""
 
     @property
     def partners(self) -> tuple[str, ...]:
@@ -74,6 +76,9 @@ def parse(argv: Sequence[str]) -> Rank:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--api", default="", help="host:port or unix:SOCKET that answers /health when the head serves")
     parser.add_argument("--first", default="", help="host:port that must listen before the worker starts")
+    parser.add_argument(
+        "--in-turn", default="", help="the name of this host, on a Spark that several deployments share"
+    )
     parser.add_argument("command", nargs="+")
     args = vars(parser.parse_args(argv))
     peers = dict(zip(args.pop("peer_host"), args.pop("peer"), strict=True))

@@ -26,6 +26,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from vllm_spark.node import endings, starts
+from vllm_spark.node import turn as turns
 from vllm_spark.node.deployment_state import FAILED
 from vllm_spark.node.starts import Count, Moment, Record
 from vllm_spark.node.supervise import host, identity, server_wait
@@ -36,6 +37,7 @@ from vllm_spark.node.supervise.host import Message, State, log
 from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.meeting import RETRY_S, HeadGaveUpError, Meeting
 from vllm_spark.node.supervise.rank import Rank, parse
+from vllm_spark.node.turn import Turn
 
 # The lines of a `ray start` that has reached a time limit of Ray's own: 30 s for its raylet, 60 s for the head's GCS,
 # both without an option (Ray 2.55, _private/node.py and the GCS client).
@@ -52,6 +54,8 @@ class Supervisor:
         self._rank, self._state = rank, State(rank)
         deadline_s = host.read(rank.record.with_name("gates.json")).get("deadline_s") or 0
         self.attempt = Attempt(self, rank.name, rank.rank, rank.partners, deadline_s)
+        self.attempt.in_turn = rank.in_turn
+        self._turn, self._queueing = Turn(rank.name, rank_module.PLACES), 0
         self._meeting = Meeting(rank, self._state, self._count, self._met)
         self._links: dict[str, Link] = {}
         self._child: asyncio.subprocess.Process | None = None
@@ -165,6 +169,14 @@ class Supervisor:
 
         self._spawn(later())
 
+    def take_turn(self) -> None:
+        self._queueing += 1
+        self._spawn(self._take_turn(self._queueing))
+
+    def give_turn(self) -> None:
+        self._queueing += 1
+        self._turn.give()
+
     def exit(self, status: int) -> None:
         if not self._exit.done():
             self._exit.set_result(status)
@@ -193,6 +205,27 @@ class Supervisor:
         hung = was["state"] == FAILED and was["start"] == record.id
         running_s = self.now().up - record.start.up if record.start else 0.0
         self.attempt.container_ended(was["why"] if hung else endings.of_container(status), slow, running_s)
+
+    async def _take_turn(self, asked: int) -> None:
+        """Wait for the turn of this Spark, then for the memory of the budget, unless the turn is given back before."""
+        said, deadline = "", 0.0
+        while asked == self._queueing:
+            if holder := self._turn.take():
+                why = f"it waits for its turn to load: {holder} loads on this Spark"
+            elif why := self._turn.lacks():
+                deadline = deadline or time.monotonic() + turns.ROOM_S
+                if time.monotonic() >= deadline:
+                    self.attempt.turn_overdue(turns.overdue(why))
+                    return
+                why = f"it waits for memory: {why}"
+            else:
+                self.attempt.turn_taken()
+                return
+            if why != said:
+                said = why
+                log(why)
+                self.attempt.turn_waits(why)
+            await asyncio.sleep(turns.POLL_S)
 
     async def _slow_ray(self, began: float) -> str:
         """Return the last line of the container by which Ray says that it has not started within its own limit."""

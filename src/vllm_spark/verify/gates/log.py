@@ -15,6 +15,9 @@ from vllm_spark.verify.verdict import Verdict, failure
 
 NAME = "log"
 RUNBOOK = "log-gate"
+# The size of the cache on a shared Spark. A first start has up to 0.17 % less, because it compiles (issue 52).
+CACHE_ID, CACHE_RUNBOOK, CACHE_TOLERANCE = "cache-as-planned", "several-servers", 0.002
+CACHE = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
 
 
 def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
@@ -22,9 +25,26 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     if log_has_start(request, lines):
         for entry in request.log:
             yield judge_entry(entry, lines, request.unit, request.variables)
-    elif request.log:
+        if request.cache_tokens:
+            yield judge_cache(request.cache_tokens, lines, request.unit)
+    elif request.log or request.cache_tokens:
         observed = "the journal no longer holds the start of this engine; a restart would write it again"
         yield Verdict(NAME, "start", None, observed)
+
+
+def judge_cache(planned: int, lines: Sequence[str], unit: str) -> Verdict:
+    """Return the verdict on the tokens of the cache of an engine on a shared Spark, held against the plan."""
+    found = [number(match[1]) for line in lines if (match := CACHE.search(line))]
+    if not found:
+        return Verdict(NAME, CACHE_ID, None, "the log does not say how large the cache is")
+    size, observed = found[-1], f"{found[-1]:,.0f} tokens of cache"
+    if abs(size - planned) <= planned * CACHE_TOLERANCE:
+        return Verdict(NAME, CACHE_ID, True, observed)
+    why = "a neighbour took memory during the start" if size < planned else "the server is over its budget"
+    fix = f"`sudo systemctl restart {unit}` on the Spark while nothing else starts or stops there."
+    return failure(
+        NAME, CACHE_ID, f"{observed}: {why}", f"{planned:,} as planned, to 0.2 %", fix, runbook=CACHE_RUNBOOK
+    )
 
 
 def judge_entry(

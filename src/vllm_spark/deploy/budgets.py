@@ -1,0 +1,70 @@
+"""The part of a Spark's memory that each of its deployments gets. Pure; sizing/budget.py has the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from vllm_spark.core.refusal import Refusal, RefusedError
+from vllm_spark.core.types import Facts
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.node import unit_limits
+from vllm_spark.sizing import budget, memory
+from vllm_spark.sizing.budget import Budget
+
+
+def shared(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
+    """Return the ranks of a deployment by host, with their part of the memory if one of them shares its Spark. All
+    ranks get what the smallest room among them allows. A deployment alone on its Sparks stays as it is.
+
+    Raises RefusedError if the budgets of a host do not fit together, or if one of them is unknown."""
+    if not any(spec.beside for spec in specs.values()) or any(has_part(spec) for spec in specs.values()):
+        return dict(specs)
+    totals = {host: facts[host]["memory"]["total"] for host in specs}
+    by_host = {host: of_host(spec, totals[host]) for host, spec in specs.items()}
+    if refused := [one for host, found in by_host.items() for one in budget.refusals(host, found, totals[host])]:
+        raise RefusedError(refused)
+    own = [one for host, found in by_host.items() for one in found if one.name == specs[host].deployment.name]
+    least, total = min(own, key=lambda one: one.cache), max(totals.values())
+    parts = {host: budget.with_budget(spec.recipe, least, total) for host, spec in specs.items()}
+    return {host: replace(spec, recipe=parts[host]) for host, spec in specs.items()}
+
+
+def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
+    """Yield the refusals of a host whose budgets do not fit together or are not known: before a download."""
+    try:
+        shared({spec.host: spec}, {spec.host: facts})
+    except RefusedError as error:
+        yield from error.refusals
+
+
+def has_part(spec: Spec) -> bool:
+    """Return True for a rank whose recipe has its part of the memory already."""
+    return memory.WORKSPACE_KEY in spec.recipe["memory"]
+
+
+def of_host(spec: Spec, total: int) -> list[Budget]:
+    """Return the budgets of the deployments of a host, by name. `total` is its memory in bytes."""
+    recipes = sorted({**spec.beside, spec.deployment.name: spec.recipe}.items())
+    return budget.divided([budget.of_recipe(name, recipe) for name, recipe in recipes], total)
+
+
+def larger(spec: Spec, facts: Facts) -> list[str]:
+    """Return the neighbours that run with more memory than their budget, as those that had the Spark alone before: this
+    deployment has its room only after they have stopped, and their own turn starts them again."""
+    total, recipes = facts["memory"]["total"], {**spec.beside, spec.deployment.name: spec.recipe}
+    found = []
+    for one in of_host(spec, total) if spec.beside else ():
+        part = budget.with_budget(recipes[one.name], one, total)
+        room = (facts["records"].get(one.name) or {}).get("room", {})
+        runs = one.name in spec.beside and f"vllm@{one.name}.service" in facts["running_units"]
+        if runs and unit_limits.needed(room, total) > memory.required_bytes(part, total):
+            found.append(one.name)
+    return found
+
+
+def table(spec: Spec, facts: Facts) -> Iterator[str]:
+    """Yield the lines about a Spark that several deployments share; none for a deployment alone there."""
+    if spec.beside:
+        total = facts["memory"]["total"]
+        yield from budget.table(spec.host, of_host(spec, total), total)

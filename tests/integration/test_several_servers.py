@@ -1,0 +1,45 @@
+"""The verbs with several deployments on one Spark, on a Spark that is a folder of this machine (issue 52)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from fakes import local_spark
+from vllm_spark.core import paths
+
+CHAT = {"name": "chat", "recipe": "gpt-oss-20b", "hosts": ["spark1"]}
+FAST = {"name": "fast", "recipe": "nemotron-3.5-lightning-nvfp4", "hosts": ["spark1"], "port": 8001}
+
+
+def run(inventory: Path, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ansible-playbook", "-i", str(inventory), f"{verb}.yml", *words]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=paths.ROOT, check=False)
+
+
+def plan(folder: Path, *deployments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    with local_spark.running(folder / "spark") as host:
+        inventory = local_spark.write_inventory(folder, host, "gpt-oss-20b", vllm_deployments=list(deployments))
+        done = run(inventory, "plan", "-e", "json=true")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_plan_adds_the_memory_of_two_and_has_a_part_for_each(tmp_path: Path) -> None:
+    status, document = plan(tmp_path, CHAT, FAST)
+    assert status == 0
+    found = {one["deployment"]: one for one in document["deployments"]}
+    assert {name: one["verdict"] for name, one in found.items()} == {"chat": "go", "fast": "go"}
+    caches = [one["memory"][0]["cache_bytes"] >> 30 for one in found.values()]
+    assert caches == [37, 34]
+    lines = [line for host in document["hosts"] for line in host["lines"] if line.startswith("memory of spark1: ")]
+    assert len(lines) == 2 * len(set(lines)) == 6
+
+
+def test_a_sum_that_does_not_fit_is_refused_with_the_table(tmp_path: Path) -> None:
+    large = [{**one, "recipe": "gpt-oss-120b"} for one in (CHAT, FAST)]
+    status, document = plan(tmp_path, *large)
+    assert status == 2
+    assert {refusal["id"] for refusal in document["refusals"]} == {"budgets-too-large"}
+    assert "chat 74.9 GiB (weights 65.8 GiB, cache 5.0 GiB" in json.dumps(document["refusals"])
