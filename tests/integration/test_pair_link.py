@@ -90,7 +90,7 @@ def test_a_pair_loads_when_it_has_the_turns_of_both_sparks(
     until(lambda: head.state.get("why") == "it waits for its turn to load: chat loads on this Spark")
     # The pair has the turn of the worker meanwhile, and no container.
     assert later.take() == "demo"
-    assert not (head.container_env or worker.container_env)
+    assert [one.container_env for one in ranks] == ["", ""]
     neighbour.give()
     until(lambda: head.state["state"] == worker.state["state"] == "serving")
     # It has given both back.
