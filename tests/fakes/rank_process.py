@@ -46,6 +46,7 @@ class RankProcess:
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
         self.begun: tuple[Any, ...] = ()
+        self.in_turn = ""  # the name of its host if the Spark is shared
         # The container, and more words of its command.
         self.command, self.words = CONTAINER, [""]
         self._install()
@@ -97,6 +98,7 @@ class RankProcess:
     def start(self, rank: int, address: str, peer: str, port: int, api: str = "") -> None:
         options = {"name": "demo", "rank": rank, "launch": LAUNCH, "image": IMAGE, "address": address}
         options |= {"peer": peer, "peer-host": "other", "port": port, "api": api}
+        options |= {"in-turn": self.in_turn} if self.in_turn else {}
         self.begun = (rank, address, peer, port, api)
         argv = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "RANK_DIR": str(self.folder)}

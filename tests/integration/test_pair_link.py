@@ -19,6 +19,8 @@ import pytest
 
 import loopback
 from fakes.rank_process import IMAGE, LAUNCH, TOOLKIT, RankProcess
+from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.turn import Turn
 from waiting import until
 
 KEY, OTHER_KEY = "5a" * 32, "a5" * 32
@@ -73,6 +75,26 @@ def serving(ranks: tuple[RankProcess, RankProcess], port: int, api: str, head_of
     until(lambda: head.state["state"] == "wanted")
     worker.start(1, WORKER, head_of_worker, port)
     until(lambda: head.state["state"] == worker.state["state"] == "serving")
+
+
+def test_a_pair_loads_when_it_has_the_turns_of_both_sparks(
+    ranks: tuple[RankProcess, RankProcess], port: int, api: str
+) -> None:
+    """The worker is `other`, whose turn the head takes first. A neighbour loads on the head's Spark, then serves."""
+    head, worker = ranks
+    head.in_turn, worker.in_turn = "spark1", "other"
+    neighbour, later = (Turn("chat", Places(run=str(one.folder / "run"))) for one in ranks)
+    assert not neighbour.take()
+    head.start(0, HEAD, WORKER, port, api)
+    worker.start(1, WORKER, HEAD, port)
+    until(lambda: head.state.get("why") == "it waits for its turn to load: chat loads on this Spark")
+    # The pair has the turn of the worker meanwhile, and no container.
+    assert later.take() == "demo"
+    assert [one.container_env for one in ranks] == ["", ""]
+    neighbour.give()
+    until(lambda: head.state["state"] == worker.state["state"] == "serving")
+    # It has given both back.
+    until(lambda: not later.take() and not neighbour.take())
 
 
 def said_to_head(port: int, *lines: bytes, source: str = WORKER) -> bytes:
