@@ -57,31 +57,33 @@ def test_a_third_is_held_back_and_has_every_kind() -> None:
     assert set(seen) == set(held)
 
 
-# Right first, near, wrong, unknown, all-clear before the first rule. `pytest -s -m slow` on this file prints today's.
-BEFORE = {"seen": (25, 29, 15, 24, 0), "held": (11, 5, 5, 26, 0)}
-DEATHS_BEFORE = 9  # with exit status 0, of 21
-ALARMS_BEFORE = 2  # of 32
+# Right first, near, wrong, unknown, all-clear. Before the first rule: seen 25, 29, 15, 24, 0; held 11, 5, 5, 26, 0;
+# deaths with status 0: 9 of 21; alarms: 2 of 32. These are the figures after it; `pytest -s -m slow` prints today's.
+AFTER = {"seen": (87, 5, 0, 1, 0), "held": (22, 8, 2, 15, 0)}
+DEATHS_AFTER = 0  # with exit status 0, of 21
+ALARMS_AFTER = 2  # of 32
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILED)
-def test_the_first_finding_is_right_as_often_as_before(name: str) -> None:
+def test_the_first_finding_is_right_as_often_as_recorded(name: str) -> None:
     found = unseen_score.counts(entries(name))
     print(f"\n{name}: " + ", ".join(f"{verdict} {found[verdict]}" for verdict in unseen_score.VERDICTS))
     print(f"not right, by kind: {dict(unseen_score.wrong_kinds(entries(name)))}")
-    assert found["right"] >= BEFORE[name][0]
-    assert found["all-clear"] <= BEFORE[name][-1]
+    assert found["right"] >= AFTER[name][0]
+    assert found["wrong"] <= AFTER[name][2]
+    assert found["all-clear"] <= AFTER[name][-1]
 
 
 @pytest.mark.slow
 def test_a_death_after_a_good_start_is_no_success() -> None:
     statuses = list(unseen_score.after_a_good_start(entry["line"] for entry in entries("deaths")))
     print(f"\ndeaths with exit status 0: {statuses.count(0)} of {len(statuses)}")
-    assert statuses.count(0) <= DEATHS_BEFORE
+    assert statuses.count(0) <= DEATHS_AFTER
 
 
 @pytest.mark.slow
 def test_a_sound_log_is_no_alarm() -> None:
     alarms = unseen_score.alarms(entries("sound"))
     print(f"\nalarms on sound logs: {alarms} of {len(entries('sound'))}")
-    assert alarms <= ALARMS_BEFORE
+    assert alarms <= ALARMS_AFTER
