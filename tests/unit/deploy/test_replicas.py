@@ -12,6 +12,7 @@ import yaml
 import printed_figures
 from project_files import RECIPE_FOLDERS
 from vllm_spark.core import paths
+from vllm_spark.core.types import Facts
 from vllm_spark.deploy import replicas
 from vllm_spark.deploy.preview import Preview
 from vllm_spark.inventory import spec
@@ -37,7 +38,7 @@ def previews(deployments: Sequence[dict[str, Any]], streams: int, *, site: bool 
     for host in hosts:
         one = spec.resolve(whole, host)
         assert one
-        facts = {name: {"memory": reference_spark.MEMORY} for name in one.deployment.hosts}
+        facts: dict[str, Facts] = {name: {"memory": reference_spark.MEMORY} for name in one.deployment.hosts}
         foreseen = forecast.forecast("x", one.recipe, facts, ForecastRequest(streams=streams), ForecastContext())
         found[host] = Preview([], [], one, forecast=None if one.rank else foreseen)
     return found
