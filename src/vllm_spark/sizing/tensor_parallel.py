@@ -36,9 +36,14 @@ def _uneven(architecture: Architecture, ranks: int) -> Iterator[str]:
 
 
 def on_ranks(recipe: Document, nodes: int, tensor_parallel: int) -> Document:
-    """Return a recipe for another number of Sparks. It is for a forecast: no deployment takes more than two."""
+    """Return a recipe for another number of Sparks. It is for a forecast: no deployment takes more than two.
+
+    A peak of loading that was measured on the recipe's own number does not hold for another one.
+    """
     executor = "mp" if nodes > 1 else "uni"
-    return {**recipe, "topology": {"nodes": nodes, "tensor_parallel": tensor_parallel, "executor": executor}}
+    kept = {key: value for key, value in recipe["memory"].items() if key != "loading_peak_bytes"}
+    topology = {"nodes": nodes, "tensor_parallel": tensor_parallel, "executor": executor}
+    return {**recipe, "topology": topology, "memory": kept}
 
 
 def predicted(recipe: Document, ranks: int, request: ForecastRequest, known: Constants) -> Prediction | None:
