@@ -12,6 +12,7 @@ from vllm_spark.cli.site_file import Site
 from vllm_spark.core import json_output, paths, removed
 from vllm_spark.core.refusal import Fix, Refusal
 from vllm_spark.core.types import Document, Facts
+from vllm_spark.inventory import cabling
 from vllm_spark.sizing import forecast, forecast_document, forecast_text, reference_spark, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 from vllm_spark.sizing.measured import Measured, nothing
@@ -36,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
-    parser.add_argument("--sparks", type=int, choices=(3, 4, 8), help="one server on so many, before they are bought")
-    parser.add_argument("--fabric", choices=("switch", "triangle", "ring"), help="what joins --sparks; default: switch")
+    parser.add_argument("--sparks", type=int, choices=cabling.NUMBERS, help="one server on so many, before they are bought")
+    parser.add_argument("--fabric", choices=cabling.FABRICS, help="what joins --sparks; default: switch")
     parser.add_argument(
         "--gbps",
         type=arguments.positive,
