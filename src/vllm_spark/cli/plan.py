@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
-    parser.add_argument("--sparks", type=int, choices=cabling.NUMBERS, help="one server on so many, before they are bought")
+    parser.add_argument("--sparks", type=int, choices=cabling.NUMBERS, help="one server on so many Sparks to buy")
     parser.add_argument("--fabric", choices=cabling.FABRICS, help="what joins --sparks; default: switch")
     parser.add_argument(
         "--gbps",
