@@ -61,7 +61,8 @@ def test_each_row_has_a_case_and_decides_about_it() -> None:
 @pytest.mark.parametrize("row", cabling.rules(), ids=lambda row: row.id)
 def test_a_row_has_its_verdict_its_source_and_what_to_do_instead(row: Rule) -> None:
     assert row.verdict == VERDICTS.get(row.id, cabling.REFUSED)
-    assert row.source
+    # A row of data whose text ends too early has lost its rest to a comment.
+    assert row.source[-1:] not in {"", ","}
     assert row.why
     assert bool(row.fix or row.instead) == (row.verdict != cabling.READ)
     assert row.instead in {*FABRICS, ""}
