@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.deploy.preview import Preview
+from vllm_spark.inventory.deployment import MOST_RANKS
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import request_limits, tensor_parallel
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastRequest
 from vllm_spark.sizing.prediction import Prediction
 
-# Ranks of the larger servers that the Sparks are compared with. A deployment has at most DEPLOYED of them.
-RANKS, DEPLOYED = (2, 4, 8), 2
+# Ranks of the larger servers that the Sparks are compared with.
+RANKS = (2, 4, 8)
 
 
 def lines(previews: Mapping[str, Preview], request: ForecastRequest, known: Constants) -> list[str]:
@@ -49,7 +50,7 @@ def _of(name: str, servers: Sequence[Preview], request: ForecastRequest, known: 
 
 def _larger(spec: Spec, servers: int, ranks: int, request: ForecastRequest, known: Constants) -> str:
     """Return what so many servers of so many ranks would give under the load of all."""
-    cable = "a cable each" if ranks == DEPLOYED else "a switch; the toolkit does not deploy it"
+    cable = "a cable each" if ranks <= MOST_RANKS else "a switch; the toolkit does not deploy it"
     what = f"{servers} server{'s' * (servers > 1)} of tensor parallel {ranks}, {cable}"
     own = replace(request, streams=-(-request.streams // servers))
     speed = tensor_parallel.predicted(spec.recipe, ranks, own, known)

@@ -15,13 +15,14 @@ from vllm_spark.sizing.cable_plan import CablePlan
 from vllm_spark.sizing.memory import Fit
 
 # What a row of the rules stands for. No row says that the toolkit has proven a shape.
-MEANS = {cabling.READ: "read in public records, proven by nobody here", cabling.UNPROVEN: "unproven"}
+MEANS = {cabling.READ: "read in public records, not repeated with this toolkit", cabling.UNPROVEN: "unproven"}
 
 
 def lines(plan: CablePlan, recipe: Document) -> list[str]:
     """Return the plan as text. A shape that a rule refuses has nothing to be cabled, and so only the first line."""
     wanted, forecast = plan.wanted, plan.forecast
-    title = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}: {forecast.verdict}"
+    shape = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}"
+    title = f"{shape}: {forecast.verdict}; the toolkit does not deploy it"
     if plan.rule.verdict == cabling.REFUSED:
         return [title]
     own = replace(forecast, fits=_grouped(forecast.fits))
