@@ -16,9 +16,10 @@ from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from vllm_spark.bench.measured_here import Measurements
 from vllm_spark.core import removed, version
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import consent, preview, preview_document, preview_table
+from vllm_spark.deploy import consent, preview, preview_document, preview_table, replicas
 from vllm_spark.deploy.preview import Preview
 from vllm_spark.sizing import constants, forecast
+from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
 from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction, display
@@ -65,6 +66,8 @@ class ActionModule(SparkAction):
                 self.show(*(f"{host}  {line}" for line in lines))
         if not few:
             self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
+        if not self.args["short"]:
+            self.show(*replicas.lines(previews, load, self.known))
         if refused := preview_table.refusals(previews):
             self.fail_run(refused, document=document)
         if download := consent.download(previews):
@@ -90,10 +93,9 @@ class ActionModule(SparkAction):
     def _previews(self, load: ForecastRequest) -> dict[str, Preview]:
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
         folders = [Path(folder) for folder in self.args["recipe_folders"]]
-        known = constants.of_site(self.args["roofline"])
         context = ForecastContext(
-            constants=known,
-            measured=Measurements(Path(self.args["bench_folder"]), known).of,
+            constants=self.known,
+            measured=Measurements(Path(self.args["bench_folder"]), self.known).of,
             catalogue=forecast.catalogue(folders),
         )
         previews: dict[str, Preview] = {}
@@ -114,6 +116,11 @@ class ActionModule(SparkAction):
         if rank := intents[host].rank:
             context = replace(context, hub_dir=rank.site.hub_dir)
         return preview.PreviewedDeploy(intents, facts, self.toolkit).by_host(load, context)
+
+    @cached_property
+    def known(self) -> Constants:
+        """The constants of the site. Raises RefusedError for a wrong one."""
+        return constants.of_site(self.args["roofline"])
 
     @cached_property
     def toolkit(self) -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 from vllm_spark.cli import arguments, site_file
 from vllm_spark.cli.site_file import Site
 from vllm_spark.core import json_output, paths, removed
-from vllm_spark.core.refusal import Refusal
+from vllm_spark.core.refusal import Fix, Refusal
 from vllm_spark.core.types import Document, Facts
+from vllm_spark.inventory import cabling
 from vllm_spark.sizing import forecast, forecast_document, forecast_text, reference_spark, verdict
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 from vllm_spark.sizing.measured import Measured, nothing
@@ -36,6 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="variables of a site, as of an inventory's group_vars/all: vllm_roofline and vllm_least_tok_s",
     )
+    parser.add_argument("--sparks", type=int, choices=cabling.NUMBERS, help="one server on so many Sparks to buy")
+    parser.add_argument("--fabric", choices=cabling.FABRICS, help="what joins --sparks; default: switch")
+    parser.add_argument(
+        "--gbps",
+        type=arguments.positive,
+        nargs="+",
+        metavar="N",
+        help="Gbit/s of the links of --sparks, one for all or one each: the slowest decides; default: 200",
+    )
     parser.add_argument("--constants", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="for programs: docs/reference/json.md")
 
@@ -43,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the forecast. Returns 1 for a no-go, and for a forecast that does not know memory or speed."""
     recipe, _ = arguments.load_recipe(args.recipe)
+    if args.sparks or args.fabric or args.gbps:
+        return _cables(args, recipe.document)
     fact_files = arguments.read_facts(recipe, args.facts)
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
@@ -73,6 +85,33 @@ def run(args: argparse.Namespace) -> int:
     for refusal in result.refusals:
         print(refusal, file=sys.stderr)
     return 0 if result.go else 1
+
+
+def _cables(args: argparse.Namespace, recipe: Document) -> int:
+    """Print the plan of a server on more Sparks than a deployment takes. Returns 1 for a no-go, and for an unknown."""
+    from vllm_spark.sizing import cable_plan, cable_text  # noqa: PLC0415  a plan of a deployment needs no cables
+
+    if args.facts or not args.sparks:
+        raise cable_plan.CABLE_PLAN.error(
+            what="--fabric and --gbps without --sparks" if args.facts == [] else "--sparks with --facts",
+            expected="--sparks without --facts, because nobody has these Sparks yet",
+            fix=Fix(f"vllm-spark plan {args.recipe} --sparks {args.sparks or 4} --fabric {args.fabric or 'switch'}"),
+        )
+    site = site_file.read(args.site)
+    request = _request(args, site)
+    memory = reference_spark.memory(args.memory or max(reference_spark.SIZES_GB))
+    fabric, accepted = args.fabric or "switch", args.accept_known_issue
+    wanted = cable_plan.Wanted(args.recipe, fabric, args.sparks, memory, request, args.gbps or (), accepted)
+    plan = cable_plan.plan(recipe, wanted, site.constants)
+    if args.json:
+        entry = forecast_document.of_forecast(plan.forecast, recipe, request, None)
+        refused = json_output.refused("plan", plan.forecast.refusals)
+        print(json_output.text({**refused, "deployments": [entry], "cabling": cable_text.document(plan)}))
+    else:
+        print("\n".join(cable_text.lines(plan, recipe)))
+    for refusal in plan.forecast.refusals:
+        print(refusal, file=sys.stderr)
+    return 0 if plan.forecast.go else 1
 
 
 def _measured(site: Site) -> Callable[[Sequence[str], Document], Measured | None]:

@@ -29,7 +29,7 @@ DOCUMENTS: Mapping[str, Shape] = MappingProxyType(
             {"states": [], "unknown": None, "findings": [], "unrecognised": [], "logs": [], "refusals": []}, {}
         ),
         "plan": Shape(
-            {"deployments": [], "hosts": [], "refusals": [], "failures": []},
+            {"deployments": [], "cabling": None, "hosts": [], "refusals": [], "failures": []},
             {"deployment": None, "rank": None, "change": None, "lines": []},
         ),
         "status": Shape(

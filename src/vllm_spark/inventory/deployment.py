@@ -28,6 +28,9 @@ EDGE_NAME = EDGE_DIR.rpartition("/")[2]
 
 SCHEMA = Path(__file__).with_name("deployments.schema.json")
 
+# Ranks of one server.
+MOST_RANKS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -133,6 +136,12 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
         names.add(deployment.name)
         if deployment.name == EDGE_NAME:
             yield Fault(f"{place}: name: {EDGE_NAME}", f"another name, because {EDGE_DIR} is the edge's")
+        if (ranks := len(deployment.hosts)) > MOST_RANKS:
+            yield Fault(
+                f"{place}: hosts: {ranks} Sparks",
+                f"one or two, because no server is deployed on more. `vllm-spark plan {deployment.recipe} --sparks 4` "
+                "says what it would need",
+            )
         if len(deployment.hosts) > 1 and deployment.port in ports.PORTS:
             yield Fault(
                 f"{place}: port: {deployment.port}",

@@ -95,17 +95,25 @@ def proposed(first: HostFabric, second: HostFabric) -> dict[str, dict[str, Any]]
     if any(len(pair) != TWINS or any(netdev.addresses for netdev in pair) for pair in twins):
         return {}
     used = [each.network for host in hosts for netdev in host.netdevs.values() for each in netdev.addresses]
-    subnets = (IPv4Network(f"192.168.{number}.0/24") for number in range(177, 255))
-    free = [subnet for subnet in subnets if not any(map(subnet.overlaps, used))]
+    free = list(free_subnets(used))
     return {
         host.host: {
             "peer": hosts[1 - side].host,
-            "addresses": {
-                netdev.name: f"{subnet[11 + side]}/24" for netdev, subnet in zip(twins[side], free, strict=False)
-            },
+            "addresses": numbered([netdev.name for netdev in twins[side]], free, side),
         }
         for side, host in enumerate(hosts)
     }
+
+
+def free_subnets(used: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
+    """Yield the subnets for links that overlap none of those in use, lowest first."""
+    subnets = (IPv4Network(f"192.168.{number}.0/24") for number in range(177, 255))
+    return (subnet for subnet in subnets if not any(map(subnet.overlaps, used)))
+
+
+def numbered(netdevs: Sequence[str], subnets: Sequence[IPv4Network], side: int) -> dict[str, str]:
+    """Return netdev -> address of the twins at one end of a link, which is its end number `side`."""
+    return {netdev: f"{subnet[11 + side]}/24" for netdev, subnet in zip(netdevs, subnets, strict=False)}
 
 
 def mismatches(own: LinkConfig, other: LinkConfig) -> Iterator[Refusal]:

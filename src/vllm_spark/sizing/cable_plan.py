@@ -1,0 +1,200 @@
+"""A recipe on three, four or eight Sparks that nobody has bought yet: cables, addresses, memory of each rank, forecast.
+
+It is for `plan --sparks`. Nothing deploys it. Pure but for the files of rules and known issues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.core.types import Document, MemoryFacts
+from vllm_spark.inventory import cabling
+from vllm_spark.inventory.cabling import Link, Rule, Shape
+from vllm_spark.recipe import known_issues
+from vllm_spark.recipe.host_memory import Taken
+from vllm_spark.sizing import forecast, host_files, memory, request_limits, speed_floor, tensor_parallel
+from vllm_spark.sizing.constants import Constants
+from vllm_spark.sizing.forecast import Forecast, ForecastRequest
+from vllm_spark.sizing.memory import Fit, MemoryModel
+
+CABLE_PLAN = register("cable-plan", runbook="plan-no-go")
+
+NOT_DEPLOYED = "the toolkit deploys a server on one Spark or two, so it does not deploy this one"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for: the recipe as it was typed, the topology, the memory of each Spark, the load, the Gbit/s of
+    links, of which the slowest decides, and accepted known issues."""
+
+    typed: str
+    fabric: str
+    sparks: int
+    memory: MemoryFacts
+    request: ForecastRequest
+    gbps: Sequence[int] = ()
+    accepted: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CablePlan:
+    """What would be.
+
+    - `nccl`: version in the wheel of the recipe's engine; empty if it is not known
+    - `ranks`: those of tensor parallel, and the stages of a pipeline
+    - `links`: empty for a topology that does not exist
+    - `gbps`: of the slowest link, which decides
+    - `forecast`: with every refusal
+    """
+
+    wanted: Wanted
+    rule: Rule
+    nccl: str
+    ranks: tuple[int, int]
+    links: Sequence[Link]
+    gbps: int
+    forecast: Forecast
+
+
+def plan(recipe: Document, wanted: Wanted, constants: Constants) -> CablePlan:
+    """Return the plan of a recipe. A link that is slower than the data's `gbps` slows its all-reduces as much."""
+    server = _Server.of(recipe, wanted)
+    nccl, usual = cabling.nccl_of(recipe["engine"]["version"]), cabling.table()["gbps"]
+    row = cabling.rule(Shape(wanted.fabric, wanted.sparks, recipe, nccl, server.stages > 1))
+    slowest = min(wanted.gbps or [usual])
+    foreseen = server.forecast(constants.multiplied({"link": slowest / usual}))
+    # The known issues of a pair are those of every server over several Sparks.
+    subject = known_issues.of_closed(tensor_parallel.on_ranks(recipe, 2, 2))
+    refusals = [*_of_rule(recipe["name"], wanted, row), *known_issues.refusals(subject, wanted.accepted)]
+    return CablePlan(
+        wanted=wanted,
+        rule=row,
+        nccl=nccl,
+        ranks=(server.tensor, server.stages),
+        links=cabling.links(wanted.fabric, wanted.sparks),
+        gbps=slowest,
+        forecast=replace(
+            foreseen,
+            refusals=[*refusals, *foreseen.refusals],
+            notes=[*foreseen.notes, *known_issues.notes(subject, wanted.accepted), NOT_DEPLOYED],
+        ),
+    )
+
+
+def _of_rule(name: str, wanted: Wanted, row: Rule) -> Iterator[Refusal]:
+    if row.verdict == cabling.READ:
+        return
+    other = f"vllm-spark plan {wanted.typed} --sparks {wanted.sparks} --fabric {row.instead}"
+    yield CABLE_PLAN(
+        what=f"{name} on {wanted.sparks} Sparks by a {wanted.fabric} is {row.verdict}: {row.why} "
+        f"(rule {row.id}: {row.source})",
+        expected="a combination of which a public record shows a start on a published image",
+        fix=Fix(other, f"Or: {row.fix}." if row.fix else "") if row.instead else f"{row.fix}.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A recipe on ranks that nobody has: `tensor` of them share each of the `stages` of a pipeline."""
+
+    recipe: Document
+    wanted: Wanted
+    model: MemoryModel | None
+    tensor: int
+    stages: int
+
+    @classmethod
+    def of(cls, recipe: Document, wanted: Wanted) -> _Server:
+        """Return the server with the most ranks that share the heads evenly. Those of an unknown model share all."""
+        model, sparks = memory.model_of(recipe), wanted.sparks
+        sizes = (ranks for ranks in range(sparks, 0, -1) if sparks % ranks == 0)
+        tensor = next(size for size in sizes if not (model and tensor_parallel.uneven(model.architecture, size)))
+        return cls(tensor_parallel.on_ranks(recipe, sparks, tensor), wanted, model, tensor, sparks // tensor)
+
+    def forecast(self, constants: Constants) -> Forecast:
+        """Return the forecast, with the refusals of memory, context and speed."""
+        recipe, request, name = self.recipe, self.wanted.request, self.recipe["name"]
+        known = self.model.architecture if self.model else None
+        fits = [self._fit(self.model, rank) if self.model else None for rank in range(self.wanted.sparks)]
+        speed = forecast.predicted(recipe, request, constants, self.model)
+        sizes = [host_files.size(recipe, source) for source in host_files.sources(recipe)]
+        unknown = memory.unknown_parts(recipe)
+        return Forecast(
+            name=name,
+            hosts=[_host(rank) for rank in range(self.wanted.sparks)],
+            fits={_host(rank): fit for rank, fit in enumerate(fits) if fit},
+            model=self.model,
+            prediction=speed,
+            download_bytes=sum(sizes),
+            refusals=[
+                *request_limits.too_long(name, recipe, known, request.context),
+                *(each for rank, fit in enumerate(fits) for each in self._too_small(rank, fit)),
+                *speed_floor.too_slow(name, speed, request.min_speed, []),
+            ],
+            notes=list(self._notes(unknown)),
+            download_known=all(sizes),
+            reference=True,
+            unknown=unknown,
+        )
+
+    def _fit(self, model: MemoryModel, rank: int) -> Fit:
+        """Return the division of one rank's memory. The head holds more, and the ends of a pipeline hold other parts.
+
+        A rank of a stage holds the cache of its own layers.
+        """
+        tokens = self.wanted.request.context or request_limits.longest(self.recipe, model.architecture)
+        fit = memory.fit(self.recipe, model, self.wanted.memory, tokens)
+        if self.stages > 1:
+            less = fit.weights - self._stage_bytes(model, rank // self.tensor)
+            fixed = "kv_cache_bytes" in self.recipe["memory"]
+            fit = replace(
+                fit,
+                weights=fit.weights - less,
+                room=fit.room + (0 if fixed else less),
+                reserved=fit.reserved - (less if fixed else 0),
+                request=max(1, fit.request // self.stages),
+            )
+        head = [] if rank else [Taken("held by the head alone", "", self._head_bytes(), base=True)]
+        return replace(fit, parts=[*fit.parts, *head])
+
+    def _stage_bytes(self, model: MemoryModel, stage: int) -> int:
+        """Return the weights of a rank of one stage: the layers of the largest one, and the parts of the ends."""
+        ends = {"embedding": 0, "vision": 0, "head": self.stages - 1}
+        layers = -(-model.architecture.layers // self.stages) / model.architecture.layers
+        return sum(
+            int(size * layers) if part not in memory.NOT_IN_LAYERS else size
+            for part, size in model.loaded_bytes(self.tensor).items()
+            if ends.get(part, stage) == stage
+        )
+
+    def _head_bytes(self) -> int:
+        """Return what the head holds beside the processes that every rank has."""
+        processes = sum(part.bytes for part in memory.beside(self.recipe) if part.base)
+        return max(0, cabling.head_bytes() - processes)
+
+    def _too_small(self, rank: int, fit: Fit | None) -> Iterator[Refusal]:
+        """Refuse a rank without room for its cache, or whose Spark has too little memory for it."""
+        name, known = self.recipe["name"], self.wanted.memory
+        if fit:
+            yield from forecast.too_small(name, _host(rank), self.recipe, fit, self.wanted.request)
+        available = known["available"] - (0 if rank else self._head_bytes())
+        own: MemoryFacts = {"total": known["total"], "available": available}
+        yield from memory.too_little_refusal(name, _host(rank), self.recipe, own, reference=True)
+
+    def _notes(self, unknown: Sequence[str]) -> Iterator[str]:
+        yield from (f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown)
+        if self.model is None:
+            yield "memory, speed and heads are not known: the recipe has no model.architecture and model.layout"
+        elif self.stages > 1:
+            uneven = ", ".join(tensor_parallel.uneven(self.model.architecture, self.wanted.sparks))
+            yield (
+                f"{self.wanted.sparks} ranks cannot share {uneven} evenly, so that {self.stages} stages of a pipeline "
+                "follow one another: one request is no faster than on one stage, and the forecast has no hops"
+            )
+        yield "the interval of the speed is that of one Spark or of a pair: no row of more Sparks is in its fit"
+
+
+def _host(rank: int) -> str:
+    return f"spark{rank + 1}"
