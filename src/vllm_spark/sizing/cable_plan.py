@@ -64,7 +64,7 @@ def plan(recipe: Document, wanted: Wanted, constants: Constants) -> CablePlan:
     nccl, usual = cabling.nccl_of(recipe["engine"]["version"]), cabling.table()["gbps"]
     row = cabling.rule(Shape(wanted.fabric, wanted.sparks, recipe, nccl, server.stages > 1))
     slowest = min(wanted.gbps or [usual])
-    foreseen = server.forecast(constants.multiplied({"link": slowest / usual}))
+    foreseen = server.forecast(replace(constants, link=constants.link * slowest / usual))
     # The known issues of a pair are those of every server over several Sparks.
     subject = known_issues.of_closed(tensor_parallel.on_ranks(recipe, 2, 2))
     refusals = [*_of_rule(recipe["name"], wanted, row), *known_issues.refusals(subject, wanted.accepted)]
