@@ -95,7 +95,7 @@ def _cables(args: argparse.Namespace, recipe: Document) -> int:
         raise cable_plan.CABLE_PLAN.error(
             what="--fabric and --gbps without --sparks" if args.facts == [] else "--sparks with --facts",
             expected="--sparks without --facts, because nobody has these Sparks yet",
-            fix=Fix(f"vllm-spark plan {args.recipe} --sparks {args.sparks or 4} --fabric {args.fabric or 'switch'}"),
+            fix=Fix(f"vllm-spark plan {args.recipe} --sparks 4 --fabric switch"),
         )
     site = site_file.read(args.site)
     request = _request(args, site)
