@@ -46,6 +46,7 @@ def verbs(folder: Path) -> None:
     for words in (
         ["recipes"],
         ["plan", RECIPE],
+        ["plan", RECIPE, "--sparks", "4"],
         ["check", str(paths.RECIPES / f"{RECIPE}.yml")],
         ["render", RECIPE, "--lock", str(lock)],
         ["doctor", str(LOG)],

@@ -92,10 +92,11 @@ def _cables(args: argparse.Namespace, recipe: Document) -> int:
     from vllm_spark.sizing import cable_plan, cable_text  # noqa: PLC0415  a plan of a deployment needs no cables
 
     if args.facts or not args.sparks:
+        command = f"vllm-spark plan {args.recipe} --sparks {args.sparks or 4} --fabric {args.fabric or 'switch'}"
         raise cable_plan.CABLE_PLAN.error(
             what="--fabric and --gbps without --sparks" if args.facts == [] else "--sparks with --facts",
             expected="--sparks without --facts, because nobody has these Sparks yet",
-            fix=Fix(f"vllm-spark plan {args.recipe} --sparks {args.sparks or 4} --fabric {args.fabric or 'switch'}"),
+            fix=Fix(command),
         )
     site = site_file.read(args.site)
     request = _request(args, site)
