@@ -91,16 +91,17 @@ def _cables(args: argparse.Namespace, recipe: Document) -> int:
     """Print the plan of a server on more Sparks than a deployment takes. Returns 1 for a no-go, and for an unknown."""
     from vllm_spark.sizing import cable_plan, cable_text  # noqa: PLC0415  a plan of a deployment needs no cables
 
+    fabric = args.fabric or "switch"
     if args.facts or not args.sparks:
+        command = f"vllm-spark plan {args.recipe} --sparks {args.sparks or 4} --fabric {fabric}"
         raise cable_plan.CABLE_PLAN.error(
             what="--fabric and --gbps without --sparks" if args.facts == [] else "--sparks with --facts",
             expected="--sparks without --facts, because nobody has these Sparks yet",
-            fix=Fix(f"vllm-spark plan {args.recipe} --sparks 4 --fabric switch"),
+            fix=Fix(command),
         )
     site = site_file.read(args.site)
     request = _request(args, site)
-    memory = reference_spark.memory(args.memory or max(reference_spark.SIZES_GB))
-    fabric, accepted = args.fabric or "switch", args.accept_known_issue
+    memory, accepted = reference_spark.memory(args.memory or max(reference_spark.SIZES_GB)), args.accept_known_issue
     wanted = cable_plan.Wanted(args.recipe, fabric, args.sparks, memory, request, args.gbps or (), accepted)
     plan = cable_plan.plan(recipe, wanted, site.constants)
     if args.json:
