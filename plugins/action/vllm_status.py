@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lock
 
@@ -34,7 +35,9 @@ class ActionModule(SparkAction):
         hosts = {host: _result(host, self.hostvars[host]) for host in self.play_hosts_all}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         earlier = self.results(results.STATUS_EARLIER, hosts, default=[])
-        turns = {host: [_result(host, {**self.hostvars[host], **one}) for one in earlier[host]] for host in hosts}
+        # Only what is read is templated: a variable of an inventory may need what a host's variables do not have.
+        own = {host: cast("MutableMapping[str, Any]", self.hostvars[host]) for host in hosts}
+        turns = {host: [_result(host, ChainMap(one, own[host])) for one in earlier[host]] for host in hosts}
         body = status.document(hosts, now, version.version(), turns)
         document = json_output.document("status", {**body, "time": now})
         if self.args["json_file"]:

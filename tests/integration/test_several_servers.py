@@ -43,3 +43,16 @@ def test_a_sum_that_does_not_fit_is_refused_with_the_table(tmp_path: Path) -> No
     assert status == 2
     assert {refusal["id"] for refusal in document["refusals"]} == {"budgets-too-large"}
     assert "chat 74.9 GiB (weights 65.8 GiB, cache 5.0 GiB" in json.dumps(document["refusals"])
+
+
+def test_status_templates_only_what_it_reads(tmp_path: Path) -> None:
+    """`hostvars` is no variable of a host, so a variable that needs it has no value among those of a host."""
+    needs = "{{ hostvars['spark1'].ansible_host }}"
+    with local_spark.running(tmp_path / "spark") as host:
+        inventory = local_spark.write_inventory(
+            tmp_path, host, "gpt-oss-20b", vllm_deployments=[CHAT, FAST], site_note=needs
+        )
+        done = run(inventory, "status", "-e", "json=true")
+    (found,) = json.loads(done.stdout)["hosts"]
+    assert "hostvars" not in str(found["problem"])
+    assert [one["name"] for one in found["deployments"]] == ["chat", "fast"]
