@@ -52,6 +52,7 @@ PRINTED = {
     *(("any-model.md", word) for word in ("args:",)),
     *(("edge.md", word) for word in ("spark1", '{"type":')),
     ("pull.md", "spark2"),
+    ("several.md", "spark1"),
     *(("switch.md", word) for word in ("thinker", "in")),
 }
 # Pages on which a launch without the flag is a finding, and those for a pair.
