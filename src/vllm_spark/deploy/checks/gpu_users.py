@@ -72,8 +72,8 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
     runbook="gpu-memory-held",
     severity="warning",
     needs=("host", "docker"),
-    what="container {name} has access to the GPU of {host} and can allocate memory at any time, though the memory of a "
-    "Spark holds one model server",
+    what="container {name} has access to the GPU of {host} and can allocate memory at any time, which no budget of "
+    "the Spark counts",
     fix="{how}. Or leave it if it stays idle.",
     source="docker inspect (HostConfig.DeviceRequests, Runtime); vllm#46307: loading and profiling go above the "
     "engine's share",
