@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from vllm_spark.core import container_layout
+from vllm_spark.core import container_layout, paths
 from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.inventory.edge import OPEN, EdgeSettings
@@ -41,7 +41,9 @@ def of_recipe(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _of_rank(spec: Spec) -> dict[str, Any]:
-    words = [word for group in launch.container_command(spec) for word in group]
+    # The engine opens a chat template while it reads its words, so a file of a mount is named where it is here.
+    here = {one["target"]: str(paths.RECIPES / one["path"]) for one in spec.recipe.get("mounts", []) if "path" in one}
+    words = [here.get(word, word) for group in launch.container_command(spec) for word in group]
     secrets = dict.fromkeys(spec.recipe.get("secrets", []), "secret")
     hub = container_layout.HUB_IN_CONTAINER
     return {
