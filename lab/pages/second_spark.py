@@ -9,7 +9,7 @@ from lab.pages import where_to_begin
 from lab.pages.markdown import table
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import known_issues
-from vllm_spark.sizing import constants, forecast, pairs
+from vllm_spark.sizing import constants, forecast, pairs, tensor_parallel
 from vllm_spark.sizing.forecast import ForecastRequest
 from vllm_spark.sizing.uses import USES
 
@@ -93,7 +93,7 @@ def measured(architecture: str, streams: int) -> list[tuple[str, float]]:
 
 def as_pair(recipe: Document) -> Document:
     """Return the recipe of one Spark as one server of two."""
-    return {**recipe, "topology": {**recipe["topology"], "nodes": 2, "tensor_parallel": 2, "executor": "mp"}}
+    return tensor_parallel.on_ranks(recipe, 2, 2)
 
 
 def refused_by(recipe: Document) -> list[str]:

@@ -17,6 +17,7 @@ from vllm_spark.authoring.task import MODULES, layers
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB
 from vllm_spark.node.engine_api import EMBED, RERANK
+from vllm_spark.sizing import budget
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
 
 # Each has a recipe; other tasks have none.
@@ -26,9 +27,8 @@ ANY_FAMILY: Document = {"name": "of any model", "engine": {"since": "0.19.1"}}
 # A document is one request. Longer ones are rare, and each needs its cache.
 MOST_TOKENS, REQUESTS = 8192, 2
 SEQUENCES = 64
-# What an engine takes beside weights and cache with so many batched tokens, measured with 0.20.2 on one H200: context,
-# idle and under load.
-BESIDE_BYTES = int(2.2 * GIB)
+# What an engine takes beside weights and cache with so many batched tokens.
+BESIDE_BYTES = budget.IDLE_BYTES + budget.GROWTH_BYTES
 DIMENSIONS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "head_dim")
 # Of gates.embed in recipes/schema.json.
 MOST_DIMENSIONS = 65536
