@@ -54,8 +54,8 @@ def shared_text(name: str, excluded: Collection[str]) -> str:
     lines = ["# Written by vllm-spark. This Spark's memory holds this model beside others, and one loads at a time."]
     lines += _unit_lines(name, excluded) if excluded else []
     lines += ["[Service]", f"ExecStop=-{TURN_PROGRAM} --stop %i", f"TimeoutStopSec={STOP_TIMEOUT_S}", "ExecStopPost="]
-    lines += [line for line in unchanged("vllm@.service").splitlines() if line.startswith("ExecStopPost=")
-              and FIREWALL_TABLE not in line]  # fmt: skip
+    ends = (line for line in unchanged("vllm@.service").splitlines() if line.startswith("ExecStopPost="))
+    lines += [line for line in ends if FIREWALL_TABLE not in line]
     return "\n".join(lines) + "\n"
 
 

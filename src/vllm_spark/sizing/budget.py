@@ -139,8 +139,8 @@ def share(budget: Budget, total: int) -> float:
 
 def with_budget(recipe: Document, budget: Budget, total: int) -> dict[str, Any]:
     """Return a recipe whose `memory` is its part of a shared Spark: the cache in bytes, and the engine's own gate."""
-    base = sum(part.bytes for part in memory.taken_parts(recipe) if part.base)
-    inside = sum(part.bytes for part in memory.taken_parts(recipe) if part.inside)
+    taken = memory.taken_parts(recipe)
+    base, inside = _sum(part for part in taken if part.base), _sum(part for part in taken if part.inside)
     own = {
         "kv_cache_bytes": budget.cache,
         "utilization": share(budget, total),
