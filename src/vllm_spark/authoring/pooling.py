@@ -17,8 +17,7 @@ from vllm_spark.authoring.task import MODULES, layers
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB
 from vllm_spark.node.engine_api import EMBED, RERANK
-from vllm_spark.sizing import budget
-from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
+from vllm_spark.sizing import budget, memory
 
 # Each has a recipe; other tasks have none.
 ROLES = (EMBED, RERANK)
@@ -133,5 +132,5 @@ def _memory(opened: Checkpoint, tokens: int, sparks: Sparks) -> dict[str, Any]:
     return {
         **({"kv_cache_bytes": cache} if cache else {}),
         "utilization": max(asked, 0.01),
-        "free_floor_bytes": DEFAULT_FLOOR_BYTES,
+        "free_floor_bytes": memory.DEFAULT_FLOOR_BYTES,
     }
