@@ -41,7 +41,8 @@ def test_a_sum_that_does_not_fit_is_refused_with_the_table(tmp_path: Path) -> No
     large = [{**one, "recipe": "gpt-oss-120b"} for one in (CHAT, FAST)]
     status, document = plan(tmp_path, *large)
     assert status == 2
-    assert {refusal["id"] for refusal in document["refusals"]} == {"budgets-too-large"}
+    # The disk is this machine's, and may have no room for the weights of two.
+    assert {refusal["id"] for refusal in document["refusals"]} - {"too-little-disk"} == {"budgets-too-large"}
     assert "chat 74.9 GiB (weights 65.8 GiB, cache 5.0 GiB" in json.dumps(document["refusals"])
 
 
