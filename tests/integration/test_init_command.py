@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fakes import local_spark, terminal
+from fakes import local_spark, mdns_turn, terminal
 from fakes.ssh_server import PASSWORD, USER, Server, fingerprint, new_key
 from vllm_spark.cli.contact import ssh
 from waiting import LIMIT_S
@@ -53,7 +53,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path) -> Iterator[Desk]:
     """A desk without a Spark."""
     environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
     # The socket of a shared connection would have too long a path.
@@ -63,7 +63,9 @@ def desk(tmp_path: Path) -> Desk:
     (without / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     (without / "nvidia-smi").chmod(0o755)
     environment["PATH"] = f"{without}:{environment['PATH']}"
-    return Desk(tmp_path, {**environment, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "140"})
+    # Without hosts it asks by mDNS, where a responder of another test would be one Spark more.
+    with mdns_turn.held(alone=False):
+        yield Desk(tmp_path, {**environment, "HOME": str(tmp_path), "TERM": "dumb", "COLUMNS": "140"})
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fakes import mdns_turn
 from project_files import DATA
 from vllm_spark.core import strict_yaml
 from vllm_spark.node import mdns
@@ -24,7 +25,7 @@ def responder() -> Iterator[list[Address]]:
     """Answer on the loopback device, and yield who asked, for each question."""
     group = socket.inet_aton(mdns.GROUPS[socket.AF_INET]) + struct.pack("=4xi", socket.if_nametoindex("lo"))
     heard: list[Address] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as answering:
+    with mdns_turn.held(alone=True), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as answering:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             answering.setsockopt(socket.SOL_SOCKET, option, 1)
         answering.bind(("", mdns.PORT))
@@ -47,7 +48,7 @@ def responder() -> Iterator[list[Address]]:
 def test_a_spark_answers(responder: list[Address]) -> None:
     found = mdns.ask({"lo"}, wait_s=0.5)
     assert ("spark-1a2b.local", "lo") in [(answer.name, answer.netdev) for answer in found]
-    # A packet may be lost, so the question comes twice. Other tests on this machine ask from sockets of their own.
+    # A packet may be lost, so the question comes twice.
     assert mdns.ROUNDS in Counter(responder).values()
 
 
