@@ -44,7 +44,10 @@ class ActionModule(SparkAction):
     def _decide(self) -> dict[str, Any]:
         """Decide after a deploy. A step before the gates that failed on some host of the deployment counts as one."""
         hosts = self.args["hosts"]
-        replaced = self.results(results.REPLACEMENT, hosts, default={})
+        plans = self.results(results.PLAN, hosts)
+        # A deploy that changes nothing replaces nothing: what is registered is of an earlier turn.
+        registered = hosts if any(plan["acts"] for plan in plans.values()) else []
+        replaced = {**dict.fromkeys(hosts, {}), **self.having(results.REPLACEMENT, registered)}
         judged = self.results(results.JUDGED, hosts, default={})
         ended = {
             host: judged[host] if one.get("ok", True) else {"holds": False, "missed": one["missed"]}
@@ -53,12 +56,12 @@ class ActionModule(SparkAction):
         decision = rollback.decide(
             self.args["plan"],
             ended[self.host],
-            self.results(results.PLAN, hosts).values(),
+            plans.values(),
             ended.values(),
             enabled=self.args["enabled"],
-            replacement=self.result(results.REPLACEMENT),
+            replacement=replaced[self.host],
         )
-        return self._decided(decision, ended)
+        return {**self._decided(decision, ended), "stopped": replaced[self.host].get("stopped", [])}
 
     def _end(self) -> dict[str, Any]:
         """Decide at the end of a manual rollback."""

@@ -88,8 +88,15 @@ class Plan:
     edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
 
+    @property
+    def acts(self) -> bool:
+        """Whether a deploy has a step before the gates: image, packages, firewall, files, or the state of a unit."""
+        edge = self.edge.lacks_program or self.edge.state == edge_steps.ABSENT
+        server = self.has_rank and not (self.installed and self.settled and not self.reload)
+        return bool(self.images or edge or self.firewall.differs or self.stop_units or server)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "acts": self.acts}
 
 
 def questions(intent: HostIntent) -> dict[str, Any] | None:

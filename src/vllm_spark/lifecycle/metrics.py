@@ -60,3 +60,8 @@ def removed(wanted: Sequence[File], facts: Facts) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove: what runs here and shall not. The records stay until `remove`."""
     gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in facts["files"]]
     return [{"kind": kind, "name": name} for unit in gone for kind, name in (("unit", unit), ("path", enabled(unit)))]
+
+
+def differs(wanted: Sequence[File], facts: Facts) -> bool:
+    """Return True if a deploy places files of the figures here, or removes what records them."""
+    return bool(placed(wanted, facts)[0] or removed(wanted, facts))

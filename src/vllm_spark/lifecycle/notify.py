@@ -39,6 +39,11 @@ def removed(facts: Facts) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name} for kind, name in items]
 
 
+def differs(settings: str, facts: Facts) -> bool:
+    """Return True if a deploy installs something here, or removes it. `settings` is empty if nobody shall be told."""
+    return bool(placed(settings, facts) if settings else removed(facts))
+
+
 def line(found: Mapping[str, Any], *, tested: bool) -> str:
     """Return what a host says. `found`: what node/notify.py prints. `tested`: it has sent a test message. Raises
     RefusedError if the target takes no messages."""

@@ -34,6 +34,12 @@ class RollbackDecision:
         return {**actions, "follows": any(actions.values())}
 
 
+def has_an_end(plan: Mapping[str, Any], acts: bool, judged: Collection[Mapping[str, Any]]) -> bool:
+    """Return True if a deploy has something to decide after its gates: it has changed something (`acts`), a gate failed
+    on a host of the deployment (`judged`), or the history has no entry in which this launch passed all of its gates."""
+    return acts or not plan["proven"] or any(one.get("holds") is False for one in judged)
+
+
 def decide(  # noqa: PLR0913  the state of one host, and that of its deployment
     plan: Mapping[str, Any],
     result: Mapping[str, Any],
@@ -50,13 +56,13 @@ def decide(  # noqa: PLR0913  the state of one host, and that of its deployment
     failed = result.get("holds") is False
     any_failed = any(one.get("holds") is False for one in results)
     # What served before this run comes before an earlier launch of this deployment.
-    go_back = enabled and any_failed and replacement["replaces"] and replacement["may_return"]
+    go_back = enabled and any_failed and bool(replacement.get("replaces") and replacement["may_return"])
     restore = enabled and not go_back and should_roll_back(plans, results)
     return RollbackDecision(
         record="holds" in result and (failed or not plan["settled"] or not plan["proven"]),
         restore=restore,
         go_back=go_back,
-        settle=bool(replacement["settle"]) and (restore or not any_failed),
+        settle=bool(replacement.get("settle")) and (restore or not any_failed),
         missed=failed,
     )
 
