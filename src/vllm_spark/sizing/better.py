@@ -1,9 +1,11 @@
-"""The recipes that a forecast names as better: the fastest ones, for each kind of text. Pure."""
+"""The recipes that a forecast names as better: the fastest ones, for each kind of text. `kin` and `names_one` read
+files; the rest is pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from vllm_spark.core.types import Document
@@ -27,9 +29,9 @@ class Candidate(NamedTuple):
     streams: int
 
     @property
-    def family(self) -> str | None:
+    def family(self) -> str:
         """The family of the model's architecture."""
-        return architecture.of_recipe(self.recipe, self.recipe["model"]["architecture"]).family
+        return family(self.recipe)
 
 
 class Advice(NamedTuple):
@@ -38,6 +40,27 @@ class Advice(NamedTuple):
     recipe: str
     slowest: float
     line: str
+
+
+def family(recipe: Document) -> str:
+    """Return the family of the architecture of a recipe's model."""
+    return architecture.of_recipe(recipe, recipe["model"]["architecture"]).family
+
+
+def kin(recipe: Document, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the texts of which the file of each recipe of the same family has one: the name of an architecture, or
+    that of the family, where a recipe brings its own. None for a recipe without an architecture, which has no speed."""
+    if "architecture" not in recipe["model"]:
+        return ()
+    name = family(recipe)
+    files = (file for folder in folders for file in (folder / "architectures").glob("*.yml"))
+    return (name, *(file.stem for file in files if names_one([name], file)))
+
+
+def names_one(texts: Sequence[str], file: Path) -> bool:
+    """Return True if a file of recipes has one of these texts. An unreadable file has none."""
+    content = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return any(text in content for text in texts)
 
 
 def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
