@@ -28,23 +28,23 @@ class ActionModule(SparkAction):
         if self.args["phase"] == "install":
             return self._install(self.args["secrets"])
         tests = self.args["test"] and not self.check_mode
-        said = self.shell(f"{host_layout.NOTIFY} --{'test' if tests else 'show'}")
-        if not said:
+        output = self.shell(f"{host_layout.NOTIFY} --{'test' if tests else 'show'}")
+        if not output:
             raise notify.absent(self.host)
-        self.say(notify.line(json.loads(said), tested=tests))
+        self.say(notify.line(json.loads(output), tested=tests))
         return {}
 
     def _install(self, secrets: dict[str, str]) -> dict[str, Any]:
-        told = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
+        checked = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
         facts, will = self.result(results.FACTS), "will be" if self.acts else "would be"
-        if not told:
+        if not checked:
             if not (items := notify.removed(facts)):
                 return {}
             self.say(f"vllm-notify {will} removed: vllm_notify is not set")
             return self.execute("vllm_remove", {"items": items}, "removed")
-        if not (files := notify.placed(inventory.settings(told, self.host, secrets, self._edge()), facts)):
+        if not (files := notify.placed(inventory.settings(checked, self.host, secrets, self._edge()), facts)):
             return {}
-        self.say(f"vllm-notify {will} installed: it tells {inventory.target(told)} about troubles")
+        self.say(f"vllm-notify {will} installed: it tells {inventory.target(checked)} about troubles")
         done = self.execute("vllm_files", files, "changed_paths")
         if not self.check_mode:
             timer = {"name": host_layout.NOTIFY_TIMER, "enabled": True, "state": "restarted", "daemon_reload": True}

@@ -45,5 +45,5 @@ class ActionModule(SparkAction):
         of_hosts = {host: HostPlan(plans[host], facts[host]["running_units"]) for host in hosts}
         inventory, decision = self.args["deployments"], self.args["decision"]
         own = replacement.of_host(of_hosts, self.host, decision, inventory, self.play_hosts_all)
-        told = replacement.if_interrupted(of_hosts, self.host, decision, own)
-        return {**own.to_json(), **({"if_interrupted": told.to_json()} if told else {})}
+        left = replacement.if_interrupted(of_hosts, self.host, decision, own)
+        return {**own.to_json(), **({"if_interrupted": left.to_json()} if left else {})}
