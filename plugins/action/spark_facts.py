@@ -13,11 +13,11 @@ class ActionModule(SparkAction):
     leaves them. Adds facts.controller_time: the controller's clock before and after."""
 
     def act(self) -> dict[str, Any]:
-        args, result = dict(self.args), dict[str, Any]()
+        args, unloaded = dict(self.args), dict[str, Any]()
         if unload_s := args.pop("unload_s", 0):
-            result = self.execute("spark_ollama", {"deadline_s": unload_s}, "models")
+            unloaded = self.execute("spark_ollama", {"deadline_s": unload_s}, "models")
         before = time.time()
-        result = {**result, **self.execute("spark_facts", args)}
+        result = {**self.execute("spark_facts", args), **unloaded}
         if "facts" in result:
             result["facts"]["controller_time"] = {"before": before, "after": time.time()}
         return result

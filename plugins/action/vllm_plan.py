@@ -8,11 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from vllm_spark.core import inventory_host, version
-from vllm_spark.core.types import Facts
+from vllm_spark.core import version
 from vllm_spark.deploy import host_warnings, plan
-from vllm_spark.inventory import notify as inventory
-from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import ranks_of
 from vllm_spark.lifecycle import metrics, notify
 from vllm_spark_ansible import resolved, results
@@ -20,10 +17,8 @@ from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    arguments: ClassVar = {
-        "notification": {"type": "raw"},  # Where the host tells its owner about troubles, not yet checked.
-        "secrets": {"type": "dict"},  # The secrets by name.
-    }
+    # Where the host tells its owner about troubles, not yet checked.
+    arguments: ClassVar = {"notification": {"type": "raw"}}
 
     quiet = True
 
@@ -33,17 +28,9 @@ class ActionModule(SparkAction):
         # Findings are printed before the refusals, because they often explain them.
         findings = host_warnings.findings(ranks_of(intents), facts, self.host)
         self.say(*host_warnings.lines(findings))
-        purpose = plan.Purpose(acts=self.acts)
-        planned, lines = plan.of_host(intents, facts, self.host, version.version(), purpose)
+        planned, lines = plan.of_host(intents, facts, self.host, version.version(), plan.Purpose(acts=self.acts))
         self.say(*lines)
-        around = self._around(intents[self.host].edge, facts[self.host])
-        return {"plan": planned.to_json(), "around": around, "findings": [asdict(finding) for finding in findings]}
-
-    def _around(self, edge: Edge | None, facts: Facts) -> bool:
-        """Return True if the program of messages, or what records figures, is not as the inventory wants it."""
-        secrets = self.args.get("secrets") or {}
-        known = {name: bool(value) for name, value in secrets.items()}
-        checked = inventory.parse(self.args.get("notification") or {}, known)
-        settings = inventory.settings(checked, self.host, secrets, edge) if checked else ""
-        wanted = metrics.wanted_files(edge, inventory_host.address(self.host, self.task_vars))
-        return notify.differs(settings, facts) or metrics.differs(wanted, facts)
+        # Messages and figures: the inventory wants them, or the host has their files.
+        own, wanted = facts[self.host], metrics.wanted_files(intents[self.host].edge, "")
+        around = self.args.get("notification") or wanted or notify.removed(own) or metrics.removed([], own)
+        return {"plan": planned.to_json(), "around": bool(around), "findings": [asdict(one) for one in findings]}

@@ -46,21 +46,15 @@ class ActionModule(SparkAction):
         hosts = self.args["hosts"]
         plans = self.results(results.PLAN, hosts)
         # A deploy that changes nothing replaces nothing: what is registered is of an earlier turn.
-        registered = hosts if any(plan["acts"] for plan in plans.values()) else []
-        replaced = {**dict.fromkeys(hosts, {}), **self.having(results.REPLACEMENT, registered)}
+        acts = any(plan["acts"] for plan in plans.values())
+        replaced = self.results(results.REPLACEMENT, hosts if acts else [], default={}) or {host: {} for host in hosts}
         judged = self.results(results.JUDGED, hosts, default={})
         ended = {
             host: judged[host] if one.get("ok", True) else {"holds": False, "missed": one["missed"]}
             for host, one in replaced.items()
         }
-        decision = rollback.decide(
-            self.args["plan"],
-            ended[self.host],
-            plans.values(),
-            ended.values(),
-            enabled=self.args["enabled"],
-            replacement=replaced[self.host],
-        )
+        how = {"enabled": self.args["enabled"], "replacement": replaced[self.host]}
+        decision = rollback.decide(self.args["plan"], ended[self.host], plans.values(), ended.values(), **how)
         return {**self._decided(decision, ended), "stopped": replaced[self.host].get("stopped", [])}
 
     def _end(self) -> dict[str, Any]:

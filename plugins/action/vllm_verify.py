@@ -100,8 +100,8 @@ class ActionModule(EdgeProbeAction):
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
         if round_.name == edge.NAME:
-            target, seen = GateRequest.from_json(self.args["gates"]).target, self._last_probe.get("edge")
-            found = cast("HttpResponse", self.edge_responses(target, seen))
+            target = GateRequest.from_json(self.args["gates"]).target
+            found = cast("HttpResponse", self.edge_responses(target, self._last_probe["responses"].get(edge.NAME)))
             return {**self._last_probe, "responses": {edge.NAME: found}}
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
@@ -111,9 +111,9 @@ class ActionModule(EdgeProbeAction):
     def _probe_host(self, requests: Sequence[HttpRequest], cursor: str) -> Probe:
         request = {key: self.args["gates"][key] for key in (*PROBED, "socket") if key in self.args["gates"]}
         args = {**request, "env_path": self.args["env_path"], "requests": requests, "cursor": cursor}
-        gates, first = GateRequest.from_json(self.args["gates"]), not cursor
-        if first and edge.applies(gates) and not gates.rank and not self.args.get("thorough", True):
-            # A server that keeps running is ready at once: one round trip has its answers and those of its edge.
+        gates = GateRequest.from_json(self.args["gates"])
+        # A server that keeps running is ready at once: one round trip has its answers and those of its edge.
+        if not (cursor or gates.rank or self.args.get("thorough", True)) and edge.applies(gates):
             args["edge"] = edge_probe.requests(gates.target)
         probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe

@@ -28,7 +28,6 @@ class FilterModule:
             "vllm_can_judge": decision.can_judge,
             "vllm_changes_server": replacement.changes_server,
             "vllm_env": launch.env_file,
-            "vllm_has_an_end": rollback.has_an_end,
             "vllm_has_image_step": images.any_step,
             "vllm_in_site": paths.in_site,
             "vllm_is_occupied": decision.is_occupied,

@@ -13,7 +13,7 @@ description:
 author: vllm-spark
 options:
   unit:
-    description: The unit to read. Without it, only the edge is asked.
+    description: The unit to read. Needed without O(edge). Without it, only the edge is asked.
     type: str
   container:
     description: The container to read. Needed with O(unit).
@@ -117,10 +117,7 @@ probe:
       description: Seconds since the engine's process started.
       type: float
     responses:
-      description: The responses by the id of the request.
-      type: dict
-    edge:
-      description: What the edge has answered, by request, if it was asked.
+      description: The responses by the id of the request. C(edge) has those of the edge, if it was asked.
       type: dict
 """
 
@@ -238,7 +235,7 @@ def of_edge(asked: dict[str, Any]) -> dict[str, Any]:
     if asked["site_port"]:
         observed["site"] = spark_edge_probe.uninvited(target._replace(port=asked["site_port"]))
     public = spark_edge.certificates()
-    holder = holders([target.port], {}).get(str(target.port)) or {}
+    holder: Any = holders([target.port], {}).get(str(target.port)) or {}
     return {**observed, "tls": target.tls, "public": public, "placed": placed(public), "holder": holder}
 
 
@@ -268,14 +265,13 @@ def main() -> None:
             "cursor": {"type": "str", "default": ""},
             "edge": {"type": "dict", "options": EDGE},
         },
-        required_one_of=[("unit", "edge")],
-        required_by={"unit": ("container", "port", "env_path")},
+        required_if=[("edge", None, ["unit", "container", "port", "env_path"])],
         supports_check_mode=True,
     )
     params = module.params
-    probe = of_server(params) if params["unit"] else {}
+    probe = of_server(params) if params["unit"] else {"responses": {}}
     if params["edge"]:
-        probe["edge"] = of_edge(params["edge"])
+        probe["responses"]["edge"] = of_edge(params["edge"])
     module.exit_json(changed=False, probe=probe)
 
 

@@ -34,12 +34,6 @@ class RollbackDecision:
         return {**actions, "follows": any(actions.values())}
 
 
-def has_an_end(plan: Mapping[str, Any], acts: bool, judged: Collection[Mapping[str, Any]]) -> bool:
-    """Return True if a deploy has something to decide after its gates: it has changed something (`acts`), a gate failed
-    on a host of the deployment (`judged`), or the history has no entry in which this launch passed all of its gates."""
-    return acts or not plan["proven"] or any(one.get("holds") is False for one in judged)
-
-
 def decide(  # noqa: PLR0913  the state of one host, and that of its deployment
     plan: Mapping[str, Any],
     result: Mapping[str, Any],

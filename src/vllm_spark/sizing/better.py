@@ -1,11 +1,9 @@
-"""The recipes that a forecast names as better: the fastest ones, for each kind of text. `kin` and `names_one` read
-files; the rest is pure."""
+"""The recipes that a forecast names as better: the fastest ones, for each kind of text. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from vllm_spark.core.types import Document
@@ -28,11 +26,6 @@ class Candidate(NamedTuple):
     speed: Prediction
     streams: int
 
-    @property
-    def family(self) -> str:
-        """The family of the model's architecture."""
-        return family(self.recipe)
-
 
 class Advice(NamedTuple):
     """A recommended recipe, its speed in tok/s on the text with the lowest acceptance, and the line for an operator."""
@@ -47,22 +40,6 @@ def family(recipe: Document) -> str:
     return architecture.of_recipe(recipe, recipe["model"]["architecture"]).family
 
 
-def kin(recipe: Document, folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return the texts of which the file of each recipe of the same family has one: the name of an architecture, or
-    that of the family, where a recipe brings its own. None for a recipe without an architecture, which has no speed."""
-    if "architecture" not in recipe["model"]:
-        return ()
-    name = family(recipe)
-    files = (file for folder in folders for file in (folder / "architectures").glob("*.yml"))
-    return (name, *(file.stem for file in files if names_one([name], file)))
-
-
-def names_one(texts: Sequence[str], file: Path) -> bool:
-    """Return True if a file of recipes has one of these texts. An unreadable file has none."""
-    content = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    return any(text in content for text in texts)
-
-
 def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
     """Return the recommended recipes: the fastest ones of the same model, and those of the same family.
 
@@ -70,10 +47,10 @@ def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
     """
     model = own.recipe["model"]["architecture"]
     same = [one for one in others if one.recipe["model"]["architecture"] == model]
-    family = [one for one in others if one not in same and one.family == own.family]
+    kin = [one for one in others if one not in same and family(one.recipe) == family(own.recipe)]
     return [
         *_told(_fastest(own, same, FASTER), lambda _: "the same model"),
-        *_told(_fastest(own, family, MUCH_FASTER), lambda name: f"another model of the family, {name}"),
+        *_told(_fastest(own, kin, MUCH_FASTER), lambda name: f"another model of the family, {name}"),
     ]
 
 

@@ -244,11 +244,9 @@ def better_recipes(
 ) -> list[Advice]:
     """Return how the recipe itself serves all streams, and the recommended recipes of the catalogue that fit the same
     hosts, compared with that."""
-    others, nodes = [], own.recipe["topology"]["nodes"]
+    others, same = [], (own.recipe["topology"]["nodes"], better.family(own.recipe))
     for other in context.catalogue:
-        if other["name"] == own.recipe["name"] or other["topology"]["nodes"] != nodes:
-            continue
-        if better.family(other) != own.family:
+        if (other["topology"]["nodes"], better.family(other)) != same or other["name"] == own.recipe["name"]:
             continue
         speed = predicted(other, request, context.constants)
         if speed and all(_fits(other, host_facts, request) for host_facts in facts.values()):
@@ -378,11 +376,9 @@ def catalogue(folders: Sequence[Path], near: Document | None = None) -> tuple[Do
     They are valid, proposed by the toolkit, name what they load, and have no refused known issue. With the recipe
     `near`, files that name no model of its family are not parsed: its forecast recommends none of them.
     """
-    recipes, kin = [], better.kin(near, folders) if near else ()
-    for file in loader.names(folders).values():
+    recipes = []
+    for file in (loader.relatives(near, folders) if near else loader.names(folders)).values():
         try:
-            if near and not better.names_one(kin, file):
-                continue
             document = loader.read(file).document
             # A recipe is judged here and not a deployment of it: the loopback address needs no API key.
             subject = known_issues.of_closed(document)

@@ -249,7 +249,7 @@ def test_a_broken_edge_fails_the_task() -> None:
     resolved = {"spec": None, "edge": front.to_json()}
     run = FakeRun(
         hostvars={"spark1": {"spark_precheck_resolved": resolved, "ansible_connection": "local"}},
-        modules={"vllm_probe": {"probe": {"edge": {"error": "refused", "tls": True}}}},
+        modules={"vllm_probe": {"probe": {"responses": {"edge": {"error": "refused", "tls": True}}}}},
     )
     with pytest.raises(Exception, match="the edge does not answer on its Spark: refused"):
         run.act("vllm_verify", phase="edge", authority="none")

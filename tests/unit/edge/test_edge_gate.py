@@ -130,7 +130,7 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "ca.crt").touch()
     run = FakeRun(
         hostvars={"spark1": {"ansible_host": "10.0.0.1"}},
-        modules={"vllm_probe": {"probe": {"edge": {"no_key": 401, "tls": True}}}},
+        modules={"vllm_probe": {"probe": {"responses": {"edge": {"no_key": 401, "tls": True}}}}},
     )
     monkeypatch.setattr(plugin, "act", lambda self: {"seen": self.edge_responses(REQUEST.target)})  # type: ignore[attr-defined]
     args = {"phase": "gates", "gates": REQUEST.to_json(), "env_path": "", "reason": "", "report_dir": "", "wait": False}
@@ -144,15 +144,11 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(("thorough", "rank", "asked"), [(False, 0, True), (True, 0, False), (False, 1, False)])
-def test_a_server_that_keeps_running_is_asked_together_with_its_edge(
-    tmp_path: Path, thorough: bool, rank: int, asked: bool
-) -> None:
-    """One ssh less of a deploy that changes nothing."""
-    probe = {"unit": {"ActiveState": "failed"}, "running_s": 1.0, "cursor": "c", "responses": {}, "lines": []}
-    run = FakeRun(modules={"vllm_probe": {"probe": {**probe, "state": {}, "container": None}}})
-    gates = {**REQUEST.to_json(), "rank": rank}
-    args = {"gates": gates, "env_path": "/e", "reason": "", "report_dir": str(tmp_path), "wait": False}
-    run.act("vllm_verify", phase="gates", thorough=thorough, **args)
+def test_a_server_that_keeps_running_is_asked_together_with_its_edge(thorough: bool, rank: int, asked: bool) -> None:
+    run = FakeRun(modules={"vllm_probe": {"failed": True, "msg": "asked"}})
+    gates = {"gates": {**REQUEST.to_json(), "rank": rank}, "env_path": "/e", "reason": "", "report_dir": "."}
+    with pytest.raises(Exception, match="asked"):
+        run.act("vllm_verify", phase="gates", thorough=thorough, wait=False, **gates)
     assert ("edge" in run.calls[0][1]) is asked
 
 

@@ -212,11 +212,7 @@ def test_the_minimal_inventory_is_short_and_runs_a_recipe_of_the_readme() -> Non
 @pytest.mark.parametrize(
     ("inventory", "command", "verbs"),
     [
-        (
-            "cp -r inventories/minimal inventories/site",
-            "ansible-playbook {}.yml",
-            ("plan", "pull", "deploy", "lock", "precheck"),
-        ),
+        ("cp -r inventories/minimal", "ansible-playbook {}.yml", ("plan", "pull", "deploy", "lock", "precheck")),
         ("vllm-spark init", "`vllm-spark {} ", ("pull", "precheck", "deploy")),
     ],
 )
