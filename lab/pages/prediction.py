@@ -16,7 +16,7 @@ from vllm_spark.sizing.load import Load
 HEAD = """\
 # Prediction of memory and speed
 
-`vllm-spark plan RECIPE` and `ansible-playbook plan.yml` predict before a download whether a recipe fits and how fast it
+`vllm-spark plan RECIPE` and `vllm-spark plan` predict before a download whether a recipe fits and how fast it
 decodes. `make docs` writes this page from `src/vllm_spark/sizing/hardware.yml`, `recipes/architectures` and the
 measurements in `lab/forecast`; do not edit it.
 

@@ -27,7 +27,7 @@ from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
-from vllm_spark_ansible import results
+from vllm_spark_ansible import edge_probe, results
 from vllm_spark_ansible.edge_probe import EdgeProbeAction
 from vllm_spark_ansible.resolved import intent_of
 
@@ -100,7 +100,8 @@ class ActionModule(EdgeProbeAction):
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
         if round_.name == edge.NAME:
-            found = cast("HttpResponse", self.edge_responses(GateRequest.from_json(self.args["gates"]).target))
+            target = GateRequest.from_json(self.args["gates"]).target
+            found = cast("HttpResponse", self.edge_responses(target, self._last_probe["responses"].get(edge.NAME)))
             return {**self._last_probe, "responses": {edge.NAME: found}}
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
@@ -110,6 +111,10 @@ class ActionModule(EdgeProbeAction):
     def _probe_host(self, requests: Sequence[HttpRequest], cursor: str) -> Probe:
         request = {key: self.args["gates"][key] for key in (*PROBED, "socket") if key in self.args["gates"]}
         args = {**request, "env_path": self.args["env_path"], "requests": requests, "cursor": cursor}
+        gates = GateRequest.from_json(self.args["gates"])
+        # A server that keeps running is ready at once: one round trip has its answers and those of its edge.
+        if not (cursor or gates.rank or self.args.get("thorough", True)) and edge.applies(gates):
+            args["edge"] = edge_probe.requests(gates.target)
         probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe
 

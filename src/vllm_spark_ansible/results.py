@@ -34,10 +34,8 @@ class Step(Generic[T_co]):
 
     def of(self, variables: Mapping[str, Any]) -> T_co | None:
         """Return the result on the host with these variables; None if it is not known."""
-        if not self.known(variables):
-            return None
-        result = variables[self.variable]
-        return cast("T_co", result[self.field] if self.field else result)
+        result: Any = variables.get(self.variable)
+        return cast("T_co", result[self.field] if self.field else result) if self.known(variables) else None
 
 
 class PrintedStep(Step[Json]):

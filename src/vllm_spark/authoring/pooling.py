@@ -29,7 +29,7 @@ SEQUENCES = 64
 # What an engine takes beside weights and cache with so many batched tokens.
 BESIDE_BYTES = budget.IDLE_BYTES + budget.GROWTH_BYTES
 DIMENSIONS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "head_dim")
-# Of gates.embed in recipes/schema.json.
+# The bounds of gates.embed in recipes/schema.json.
 MOST_DIMENSIONS = 65536
 POSITIONS = "max_position_embeddings"
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     fact_files = arguments.read_facts(recipe, args.facts)
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
-    catalogue = forecast.catalogue([paths.RECIPES])
+    catalogue = forecast.catalogue([paths.RECIPES], near=recipe.document)
     if args.constants:
         print(removed.CONSTANTS.format(file=args.constants), file=sys.stderr)
     context = ForecastContext(

@@ -56,8 +56,9 @@ def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
 
 def proves_all(plan: Mapping[str, Any], decision: Mapping[str, Any], edge_changed: bool) -> bool:
     """Return True if a deploy judges every gate. A server that keeps running, whose launch has passed all of them and
-    whose edge is as before, is asked only what costs little. `verify` always judges all."""
-    return bool(edge_changed or decision["transition"] or not plan["proven"])
+    whose edge is as before, is asked only what costs little. `verify` always judges all. `decision` is empty if the
+    deploy changes nothing before the gates."""
+    return bool(edge_changed or decision.get("transition") or not plan["proven"])
 
 
 def is_occupied(facts: Facts) -> bool:

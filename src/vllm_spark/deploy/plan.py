@@ -88,8 +88,15 @@ class Plan:
     edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
 
+    @property
+    def acts(self) -> bool:
+        """Whether a deploy has a step before the gates: image, packages, firewall, files, or the state of a unit."""
+        edge = self.edge.lacks_program or self.edge.state == edge_steps.ABSENT
+        server = self.has_rank and not (self.installed and self.settled and not self.reload)
+        return bool(self.images or edge or self.firewall.differs or self.stop_units or server)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "acts": self.acts}
 
 
 def questions(intent: HostIntent) -> dict[str, Any] | None:
@@ -146,12 +153,12 @@ def of_host(
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    peers = [facts[name] for name in specs if name != host]
-    plan = build(ranked[host], reported, toolkit, peers)
+    plan = build(ranked[host], reported, toolkit, [facts[name] for name in specs if name != host])
     lines = summary(ranked[host], plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
-    lines += _certificate(reported, purpose)
+    # A deploy renews a certificate instead.
+    lines += () if purpose.acts else filter(None, [lifetime.warning(reported)])
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
     return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
 
@@ -178,13 +185,8 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
     lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
-    return plan, [*lines, *_certificate(facts, purpose), *version.warnings(facts)]
-
-
-def _certificate(facts: Facts, purpose: Purpose) -> list[str]:
-    """Return the warning about the end of a certificate. A deploy renews it instead."""
-    warning = "" if purpose.acts else lifetime.warning(facts)
-    return [warning] if warning else []
+    lines += () if purpose.acts else filter(None, [lifetime.warning(facts)])
+    return plan, [*lines, *version.warnings(facts)]
 
 
 def _edge(intent: HostIntent, facts: Facts) -> EdgePlan:
@@ -231,7 +233,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     installs = files.files(spec, drop_ins, gate_request, deployed)
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
-    on_host = hand_edit.on_host(spec, facts)
+    on_host, judged = hand_edit.on_host(spec, facts), facts.get("judged", {}).get(spec.deployment.name)
     settled = state == "started" and unit_state.settled(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
@@ -250,7 +252,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
         on_host=on_host,
         unedit=on_host.edited and not on_host.ran,
-        proven=_is_proven(spec, facts, fingerprint),
+        proven=bool(judged and judged["holds"] and judged["launch"] == fingerprint),
         stop_units=unit_state.units_to_stop(spec, facts),
         make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
@@ -277,11 +279,6 @@ def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
     present = facts.get("files", {})
     folders = set(_folders(spec)) <= set(facts.get("folders", ()))
     return folders and env is not None and env["same"] and not any(file.differs(present) for file in planned)
-
-
-def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:
-    judged = facts.get("judged", {}).get(spec.deployment.name)
-    return judged is not None and judged["holds"] and judged["launch"] == fingerprint
 
 
 def _future(acts: bool) -> str:

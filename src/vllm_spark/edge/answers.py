@@ -58,7 +58,7 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "model_loading",
         "The model is loading, which takes minutes for a large one: ask again.",
     ),
-    # Of an engine that is gone under a request, or before it.
+    # The engine is gone, before a request or during it.
     "ended": (
         UNAVAILABLE,
         "model_loading",

@@ -28,7 +28,7 @@ from vllm_spark.recipe.engine_paths import BY_ROLE, CHATS, COUNT_TOKENS, EMBEDDI
 # switches, such as /pause, are not among them.
 GET_PATHS = ("/v1/models",)
 POST_PATHS = (CHATS, "/v1/completions", "/v1/responses", EMBEDDINGS, MESSAGES, COUNT_TOKENS)
-# Of the engine if the recipe has no max-num-seqs (vLLM's own default).
+# vLLM's own default, for a recipe without max-num-seqs.
 DEFAULT_SEQUENCES = 256
 # Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
 MORE_CONNECTIONS = 32

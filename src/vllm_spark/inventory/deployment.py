@@ -149,7 +149,7 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
             )
         if (url := deployment.through.get("url")) and not _is_address(url):
             yield Fault(f"{place}: through.url: {url}", "a host and a port of 1 to 65535")
-        # Of an inactive one they are read with its recipe, by the verbs that need it.
+        # Those of an inactive one are read with its recipe, by the verbs that need it.
         for fault in rules.override_faults(deployment.overrides) if deployment.active else ():
             yield Fault(f"{place}: overrides.{fault.what}", fault.expected)
 

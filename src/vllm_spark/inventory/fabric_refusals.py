@@ -25,7 +25,7 @@ FABRIC_NONE = register("fabric-none", runbook="fabric-none")
 # and root runs the launch.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-# Of a host on which DGX OS has powered the ConnectX-7 down.
+# The refusal of a host on which DGX OS has powered the ConnectX-7 down.
 NO_CABLE = "no cable, and without one DGX OS powers the NIC down (/etc/nvidia/cx7-hotplug-enabled)"
 CABLE = "the QSFP cable in both Sparks, after which two netdevs and two HCAs appear"
 PLUG_IN = "plug the cable in on both ends, wait 10 s, and check with ibdev2netdev."

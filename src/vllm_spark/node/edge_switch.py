@@ -48,7 +48,7 @@ PERSON = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Every step of vllm-switch has a deadline of its own; together they are shorter than this.
 SWITCH_TIMEOUT_S = 7200.0
 # A target that has failed is not tried again for this long. Each further failure doubles the time.
-BACK_OFF_S, MOST_BACK_OFF_S = 60.0, 3600.0
+BACKOFF_S, MAX_BACKOFF_S = 60.0, 3600.0
 # The edge finds a started engine with its next check.
 SETTLE_S = 5.0
 RETRY_S, HELD_RETRY_S = 10, 60
@@ -87,7 +87,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Desk:
+class StartQueue:
     """What is being started, what waits, and what has failed. Times are those of one monotonic clock, in seconds.
 
     - `places`: how many targets may wait; `stay_s`: how long a started target stays before the next one is started
@@ -150,7 +150,7 @@ class Desk:
         target, self.running = self.running, ""
         if error:
             count = self.failures[target].count + 1 if target in self.failures else 1
-            pause = min(BACK_OFF_S * 2 ** (count - 1), MOST_BACK_OFF_S)
+            pause = min(BACKOFF_S * 2 ** (count - 1), MAX_BACKOFF_S)
             self.failures[target] = Failure(error, now + pause, count)
             return
         self.failures.pop(target, None)
@@ -182,8 +182,8 @@ def _seconds(time_s: float) -> int:
 
 
 @dataclass(slots=True)
-class Office:
-    """The desk with its surroundings: the plan's list, the operator lock, the states of deployments, and root's socket.
+class Worker:
+    """The worker of the queue, and what it reads: the plan's list, the operator lock, the states, root's socket.
 
     - `models`: deployment -> names that clients use; `pairs`: the pairs of which this Spark is a part
     - `active_states`: those of a deployment that serves, or will serve without a person
@@ -191,7 +191,7 @@ class Office:
     - `asked`: who asked for a target first
     """
 
-    desk: Desk
+    queue: StartQueue
     models: Mapping[str, Sequence[str]]
     pairs: Sequence[str] = ()
     active_states: Sequence[str] = ()
@@ -231,12 +231,12 @@ class Office:
             text = f"{model} has never been deployed on this Spark. Its owner does that with: "
             text += f"vllm-spark switch -e to={target}"
             answer = Answer(503, "model_not_placed", text, HELD_RETRY_S)
-        elif target != self.desk.running and self.active(target):
+        elif target != self.queue.running and self.active(target):
             answer = Answer(503, "model_loading", f"{model} is loading: ask again.", RETRY_S)
         else:
             with self.changed:
-                answer = self.desk.ask(target, model, time.monotonic())
-                if target in self.desk.waiting:
+                answer = self.queue.ask(target, model, time.monotonic())
+                if target in self.queue.waiting:
                     self.asked.setdefault(target, who if PERSON.fullmatch(who) else "-")
                 self.changed.notify_all()
         say(f"{who if PERSON.fullmatch(who) else '-'} asked for {model} of {target}: {answer.status} {answer.code}")
@@ -250,18 +250,18 @@ class Office:
     def step(self) -> None:
         """Wait for a target that is due, and start it. An operator who holds the Spark ends the queue."""
         with self.changed:
-            if self.lock.exists() and self.desk.waiting:
-                say(f"an operator holds this Spark: {', '.join(self.desk.waiting)} will not be started")
-                self.desk.waiting.clear()
+            if self.lock.exists() and self.queue.waiting:
+                say(f"an operator holds this Spark: {', '.join(self.queue.waiting)} will not be started")
+                self.queue.waiting.clear()
             now = time.monotonic()
-            if not (target := self.desk.begin(now)):
-                pause = self.desk.pause(now)
+            if not (target := self.queue.begin(now)):
+                pause = self.queue.pause(now)
                 self.changed.wait(None if pause is None else min(pause, LOCK_POLL_S))
                 return
         say(f"starting {target}")
         error = self.run(target, self.asked.pop(target, "-"))
         with self.changed:
-            self.desk.end(error, time.monotonic())
+            self.queue.end(error, time.monotonic())
         say(f"{target} was not started: {error}" if error else f"{target} was started")
 
     def run(self, target: str, who: str) -> str:
@@ -271,10 +271,10 @@ class Office:
                 root.settimeout(SWITCH_TIMEOUT_S)
                 root.connect(str(self.root_socket))
                 root.sendall(f"{target} {who}\n".encode())
-                said = b"".join(iter(lambda: root.recv(CHUNK), b"")).decode(errors="replace")
+                output = b"".join(iter(lambda: root.recv(CHUNK), b"")).decode(errors="replace")
         except OSError as error:
             return plain(f"root does not start it: {error}")
-        words, _, status = said.rstrip("\n").rpartition("\n")
+        words, _, status = output.rstrip("\n").rpartition("\n")
         return "" if status == "0" else plain(words) or f"vllm-switch ended with {status or 'no status'}."
 
 
@@ -309,18 +309,18 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-class Server(ThreadingUnixStreamServer):
+class RequestServer(ThreadingUnixStreamServer):
     """The server on the socket. The edge bounds the number of its connections."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, path: Path, office: Office) -> None:
+    def __init__(self, path: Path, worker: Worker) -> None:
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
         super().__init__(str(path), Handler)
-        self.office = office
+        self.worker = worker
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -330,7 +330,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         headers = [self.headers.get(name, "") for name in (WHO, DEPLOYMENT, MODEL)]
-        answer = cast("Server", self.server).office.ask(*headers)
+        answer = cast("RequestServer", self.server).worker.ask(*headers)
         body = answer.body(self.headers.get(TYPE, "service_unavailable_error"))
         self.close_connection = True
         self.send_response(answer.status)
@@ -353,14 +353,14 @@ class Handler(BaseHTTPRequestHandler):
                 pass
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing: `Office.ask` writes what happens."""
+        """Write nothing: `Worker.ask` writes what happens."""
 
 
-def read_list(path: Path) -> Office:
-    """Return the office of the plan's list, with an empty desk. Raises OSError or ValueError."""
+def read_list(path: Path) -> Worker:
+    """Return the worker of the plan's list, with an empty queue. Raises OSError or ValueError."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    desk = Desk(document["waiting"], document["stay_s"])
-    return Office(desk, document["deployments"], document["pairs"], document["active_states"])
+    queue = StartQueue(document["waiting"], document["stay_s"])
+    return Worker(queue, document["deployments"], document["pairs"], document["active_states"])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -378,21 +378,21 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
     parser.add_argument("--as-root", action="store_true", help="run vllm-switch for the line of standard input")
     args = parser.parse_args(argv)
-    office = read_list(args.list)
+    worker = read_list(args.list)
     if args.as_root:
         # A connection without a line would keep the place of another one.
         signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
         signal.alarm(int(CLIENT_TIMEOUT_S))
         line = sys.stdin.readline(MAX_LINE)
         signal.alarm(0)
-        sys.stdout.write(as_root(line, office.models, args.switch))
+        sys.stdout.write(as_root(line, worker.models, args.switch))
         return 0
-    office.root_socket, office.lock, office.config_dir, office.states = (
+    worker.root_socket, worker.lock, worker.config_dir, worker.states = (
         args.root_socket, args.lock, args.config, args.states
     )  # fmt: skip
     # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
-    threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
-    office.work()
+    threading.Thread(target=RequestServer(args.socket, worker).serve_forever, daemon=True).start()
+    worker.work()
     return 0
 
 

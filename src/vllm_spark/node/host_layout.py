@@ -128,18 +128,18 @@ FIREWALL_TABLE = "inet vllm_spark"
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 
-# Of a closed engine. Only this group, which is the edge's, and root reach its socket. The number of its user is free on
+# Only this group, which is the edge's, and root reach the socket of a closed engine. The number of its user is free on
 # every system: Debian's policy and systemd's table of users end below 65536, and subordinate users begin at 100000.
 EDGE_GROUP = "vllm-spark-edge"
 ENGINE_USER = 70000
 # Modules by which liveness and vllm-switch reach an engine and the edge.
 MODULES = f"{PROGRAM_DIR}/modules"
 
-# Of `bench`: programs, and the evidence of a run that has not been fetched yet.
+# The folders of `bench`: programs, and the evidence of a run that has not been fetched yet.
 BENCH_PROGRAM_DIR = f"{PROGRAM_DIR}/bench"
 BENCH_DIR = f"{STATE_DIR}/bench"
 
-# Of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
+# The folders of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
 PULL_PROGRAM_DIR = f"{PROGRAM_DIR}/pull"
 JOBS_DIR = f"{RUN_DIR}/pull"
 IMAGE_CACHE_DIR = f"{STATE_DIR}/images"

@@ -34,7 +34,7 @@ sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
 from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, neighbours, state_writer  # noqa: E402
 from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
-from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
+from vllm_spark.node.engine_api import Document, EngineAddress, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
 from vllm_spark.node.unit_limits import READY_S, memory, needed  # noqa: E402
 
@@ -107,9 +107,9 @@ def gave_up(name: str) -> bool:
     return deployment_state.present(name, PLACES)["state"] == GAVE_UP
 
 
-def api_of(name: str) -> Server:
+def api_of(name: str) -> EngineAddress:
     """Return where the API of a deployment is; empty for a rank without one."""
-    return cast(Server, read(CONFIG_DIR / name / "liveness.json"))
+    return cast(EngineAddress, read(CONFIG_DIR / name / "liveness.json"))
 
 
 def drain(name: str, within_s: float, why: str) -> Document:

@@ -139,7 +139,7 @@ def forecast(
     if model and speed is None and roles.of(recipe) == CHAT:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
     own_load = request_limits.at_once(recipe, request.streams)
-    # Of the others nothing was measured, so forecasts are compared without factors.
+    # Nothing was measured of the others, so forecasts are compared without factors.
     plain = predicted(recipe, request, context.constants, model) if own else speed
     faster = better_recipes(Candidate(recipe, plain, own_load), facts, request, context) if plain else []
     notes += [*pairs.notes(recipe, context.constants), *request_limits.waiting(recipe, request.streams)]
@@ -244,12 +244,12 @@ def better_recipes(
 ) -> list[Advice]:
     """Return how the recipe itself serves all streams, and the recommended recipes of the catalogue that fit the same
     hosts, compared with that."""
-    others, nodes = [], own.recipe["topology"]["nodes"]
+    others, same = [], (own.recipe["topology"]["nodes"], better.family(own.recipe))
     for other in context.catalogue:
-        speed = predicted(other, request, context.constants)
-        if speed is None or other["name"] == own.recipe["name"] or other["topology"]["nodes"] != nodes:
+        if (other["topology"]["nodes"], better.family(other)) != same or other["name"] == own.recipe["name"]:
             continue
-        if all(_fits(other, host_facts, request) for host_facts in facts.values()):
+        speed = predicted(other, request, context.constants)
+        if speed and all(_fits(other, host_facts, request) for host_facts in facts.values()):
             others.append(Candidate(other, speed, request_limits.at_once(other, request.streams)))
     limit = {"args": {**own.recipe["args"], "max-num-seqs": request.streams}}
     wider = predicted({**own.recipe, **limit}, request, context.constants) if own.streams < request.streams else None
@@ -370,13 +370,14 @@ def _text_of(entry: Document, speed: Prediction) -> Speed | None:
     return next((found for word in words if word is not None and (found := speed.on(word))), None)
 
 
-def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
+def catalogue(folders: Sequence[Path], near: Document | None = None) -> tuple[Document, ...]:
     """Return the recipes that a forecast compares with.
 
-    They are valid, proposed by the toolkit, name what they load, and have no refused known issue.
+    They are valid, proposed by the toolkit, name what they load, and have no refused known issue. With the recipe
+    `near`, files that name no model of its family are not parsed: its forecast recommends none of them.
     """
     recipes = []
-    for file in loader.names(folders).values():
+    for file in (loader.relatives(near, folders) if near else loader.names(folders)).values():
         try:
             document = loader.read(file).document
             # A recipe is judged here and not a deployment of it: the loopback address needs no API key.

@@ -95,6 +95,13 @@ def test_failed_facts_keep_their_message() -> None:
     assert run.act("spark_facts") == {"changed": False, "failed": True, "msg": "no python"}
 
 
+def test_ollama_unloads_before_the_facts_are_read_only_on_request() -> None:
+    modules = {"spark_facts": {"facts": {}, "changed": False}, "spark_ollama": {"models": ["a"], "changed": True}}
+    run = FakeRun(modules=modules)
+    assert [run.act("spark_facts", unload_s=seconds)["changed"] for seconds in (60, 0)] == [True, False]
+    assert run.calls == [("spark_ollama", {"deadline_s": 60}), ("spark_facts", {}), ("spark_facts", {})]
+
+
 LOCK = {"state": "taken", "verb": "deploy", "folder": "/run/x", "break_lock": False}
 
 
@@ -155,10 +162,9 @@ def test_a_variable_that_nothing_reads_is_named_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "fix"), [("vllm_xyzzy", "delete it, or rename it without vllm_.")])
-def test_a_name_that_resembles_none_has_no_suggestion(name: str, fix: str) -> None:
-    (line,) = variables.warnings([name, "other_prefix"], variables.known())
-    assert line.endswith(fix)
+def test_a_name_that_resembles_none_has_no_suggestion() -> None:
+    (line,) = variables.warnings(["vllm_xyzzy", "other_prefix"], variables.known())
+    assert line.endswith("delete it, or rename it without vllm_.")
 
 
 def test_no_variable_of_the_shipped_inventories_is_unknown() -> None:
@@ -178,7 +184,8 @@ def test_a_plan_has_its_files(planned: Vars) -> None:
     run = FakeRun(hostvars=planned)
     result = run.act("vllm_plan")
     assert "/etc/vllm-spark/demo/launch" in {file["path"] for file in result["plan"]["files"]}
-    assert result["findings"] == []
+    assert (result["findings"], result["around"]) == ([], False)
+    assert run.act("vllm_plan", notification={"url": "https://ntfy.example/topic"})["around"]
     assert all(line.startswith("spark1  ") for line in run.lines)
 
 
@@ -195,7 +202,7 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     registered |= {name: {"facts": facts} for name in ("spark_precheck_box", "vllm_plan_box")}
     run = FakeRun(hostvars={"spark1": registered}, hosts=["spark1"])
     idle = run.act("vllm_plan")["plan"]
-    assert (idle["has_rank"], idle["stop_units"], idle["gates"]) == (False, [unit], {})
+    assert (idle["has_rank"], idle["stop_units"], idle["gates"], idle["acts"]) == (False, [unit], {}, True)
     assert not run.act("vllm_forecast", **forecast_args())["changed"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} would be stopped: no deployment is active here"
 

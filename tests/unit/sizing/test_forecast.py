@@ -16,7 +16,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
-from vllm_spark.sizing import constants, forecast, forecast_text, host_files, pairs, reference_spark
+from vllm_spark.sizing import better, constants, forecast, forecast_text, host_files, pairs, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
@@ -25,6 +25,12 @@ MTP = "gemma-4-26b-a4b-fp8-mtp"
 FEW = "gemma-4-26b-a4b-fp8"
 PAIR = "gemma-4-31b-fp8-tp2"
 GB = 10**9
+
+
+def test_the_relatives_of_a_recipe_are_all_that_is_proposed_of_its_family() -> None:
+    for own in (known := forecast.catalogue([paths.RECIPES])):
+        kin = {one["name"] for one in known if better.family(one) == better.family(own)}
+        assert kin <= loader.relatives(own, [paths.RECIPES]).keys()
 
 
 def document(name: str, **changes: Any) -> dict[str, Any]:

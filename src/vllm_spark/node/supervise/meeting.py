@@ -16,7 +16,7 @@ from vllm_spark.node.deployment_state import GAVE_UP, WANTED
 from vllm_spark.node.starts import Count
 from vllm_spark.node.supervise import handshake, identity, link
 from vllm_spark.node.supervise.handshake import LostError, NoKeyError, UnprovenError
-from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RepeatedLog, State
+from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RankState, RepeatedLog
 from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.rank import Rank
 
@@ -37,7 +37,7 @@ class HeadGaveUpError(LostError):
 class Meeting:
     """The search of one rank for the others. `hello` is what this rank runs, `count` returns its count of starts."""
 
-    def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met) -> None:
+    def __init__(self, rank: Rank, state: RankState, count: Callable[[], Message], met: Met) -> None:
         self._rank, self._state, self._count, self._met = rank, state, count, met
         self._log = RepeatedLog()
         self._unproven: list[asyncio.StreamWriter] = []
