@@ -155,6 +155,7 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
+    mac: NotRequired[str]
     pci: NotRequired[str | None]
     # The bond or bridge that it is part of, or an empty text.
     master: NotRequired[str]
@@ -184,6 +185,17 @@ class HcaFacts(TypedDict):
     gids_from: str
 
 
+class NeighbourFacts(TypedDict):
+    """Who is at the other end of a netdev's cable, by LLDP: the system's name, the id of its chassis, the id and the
+    description of its port. An id is a MAC as a rule, and a value that it does not send is empty."""
+
+    netdev: str
+    name: str
+    chassis: str
+    port: str
+    description: str
+
+
 class FabricFacts(TypedDict):
     """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev,
     `hotplug` is true if DGX OS powers the ConnectX-7 down while it has no cable."""
@@ -194,6 +206,8 @@ class FabricFacts(TypedDict):
     ib_core: bool
     default_route: str | None
     hotplug: NotRequired[bool]
+    # None: no lldpd runs on the host.
+    neighbours: NotRequired[list[NeighbourFacts] | None]
     error: NotRequired[str]
 
 

@@ -144,6 +144,11 @@ def links(fabric_name: str, sparks: int) -> list[Link]:
     return [tuple(End(int(spark) - 1, int(port)) for spark, port in link) for link in ends]
 
 
+def numbers(fabric_name: str) -> list[int]:
+    """Return how many Sparks can have a topology."""
+    return [sparks for sparks in NUMBERS if links(fabric_name, sparks)]
+
+
 def addresses(topology: Sequence[Link]) -> dict[str, dict[str, str]]:
     """Return host -> netdev -> address. Each link has two subnets of its own, one for each twin of its ports."""
     found: dict[str, dict[str, str]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import FabricFacts, NetdevFacts, NetplanFacts
@@ -139,11 +139,11 @@ def netplan_yaml(config: LinkConfig, *, preferred: bool = False) -> str:
 
 
 def judge_pings(
-    link: LinkPlan, pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
+    link: Mapping[str, Any], pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
 ) -> tuple[list[str], list[Refusal]]:
     """Return (a line per subnet whose full-size ping was answered, a refusal per subnet whose was not).
 
-    `pings` are the results of the plan's pings, `netdevs` the host's after netplan was applied.
+    `link` is a LinkPlan, or the LinkTest of a topology. `pings` are the results of the plan's pings, `netdevs` the host's after netplan was applied.
     """
     lines, refusals = [], []
     for full, small in zip(pings[::2], pings[1::2], strict=True):
@@ -165,15 +165,15 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
     )
 
 
-def _ping_refusal(link: LinkPlan, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
+def _ping_refusal(link: Mapping[str, Any], full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
     output = full["said"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
     if small["rc"] == 0:
         return FABRIC_PING_SIZE(
             what=f"{link['host']}: {_route(full)}: {small['size']} bytes come back and {full['size']} undivided do "
             f"not ({reason})",
-            expected=f"MTU {link['mtu']} on both ends and on every device between them",
-            fix=f"a direct cable; or a switch that carries {link['mtu']}; or vllm_fabric.mtu: 1500 on both hosts.",
+            expected=f"MTU {full['size'] + HEADERS} on both ends and on every device between them",
+            fix=f"a direct cable; or a switch that carries {full['size'] + HEADERS}; or vllm_fabric.mtu: 1500 on both hosts.",
         )
     cable = "a cable" if netdev and netdev["carrier"] else "no cable, or its peer is off"
     return FABRIC_PING(
