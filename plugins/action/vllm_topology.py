@@ -21,14 +21,14 @@ class ActionModule(SparkAction):
     def act(self) -> dict[str, Any]:
         linked = [host for host in self.args["sparks"] if self.hostvars[host].get("vllm_fabric")]
         known = topology.parse(self.args["topology"], self.args["sparks"], self.play_hosts_all, linked)
-        speaks = self.host == known.hosts[0]
+        speaks = self.host == known["sparks"][0]
         if self.args["phase"] == "rates":
-            measured = self.results(results.LINK_RATES, known.hosts)
+            measured = self.results(results.LINK_RATES, known["sparks"])
             if speaks:
                 self.say(link_rate.slowest([rate for rates in measured.values() for rate in rates]))
         elif self.args["phase"] == "judge":
             self.quiet = True
-            facts = {host: found["fabric"] for host, found in self.results(results.LINK_FACTS, known.hosts).items()}
+            facts = {host: found["fabric"] for host, found in self.results(results.LINK_FACTS, known["sparks"]).items()}
             lines = topology.judge(known, facts)
             self.say(*(lines if speaks else ()))
             return {"plan": topology.link_tests(self.host, known, facts)}

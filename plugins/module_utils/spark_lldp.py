@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from vllm_spark.core.types import NeighbourFacts
+from typing import Any
 
 COMMAND = ("lldpcli", "-f", "json", "show", "neighbors")
 
 
-def neighbours(output: str) -> list[NeighbourFacts] | None:
+def neighbours(output: str) -> list[dict[str, str]] | None:
     """Return the neighbours, or None without a document: lldpd is not there, does not run, or is not asked as root."""
     try:
         found = listed(json.loads(output)["lldp"])
@@ -31,8 +28,9 @@ def neighbours(output: str) -> list[NeighbourFacts] | None:
     ]
 
 
-def neighbour(netdev: str, entry: dict[str, Any]) -> NeighbourFacts:
-    """Return one neighbour of a netdev. A value that it does not send is empty."""
+def neighbour(netdev: str, entry: dict[str, Any]) -> dict[str, str]:
+    """Return one neighbour of a netdev: the system's name, the id of its chassis, the id and the description of its port.
+    An id is a MAC as a rule. A value that it does not send is empty."""
     name, chassis = "", entry.get("chassis") or {}
     if len(chassis) == 1 and "id" not in chassis:
         [(name, chassis)] = chassis.items()

@@ -22,7 +22,6 @@ from loopback import held_port
 from vllm_spark.core.types import FabricFacts
 from vllm_spark.inventory import cabling, link_rate, topology
 from vllm_spark.inventory.cabling import End
-from vllm_spark.inventory.topology import Topology
 from waiting import until
 
 LLDPD = shutil.which("lldpd")
@@ -64,7 +63,11 @@ def facts(host: Host, heard: str) -> FabricFacts:
     netdevs = [
         {
             "name": entry["ifname"],
-            "addresses": [{"address": one["local"], "prefix": one["prefixlen"]} for one in entry["addr_info"] if one["family"] == "inet"],
+            "addresses": [
+                {"address": one["local"], "prefix": one["prefixlen"]}
+                for one in entry["addr_info"]
+                if one["family"] == "inet"
+            ],
             "mtu": entry["mtu"],
             "carrier": "LOWER_UP" in entry["flags"],
             "wireless": False,
@@ -119,7 +122,7 @@ def test_each_link_of_a_triangle_is_measured_at_the_same_time(triangle: Any) -> 
     rates = [rate for _, _, found in judged for rate in found]
     assert len(rates) == 12
     assert all(rate["gbps"] > 0 for rate in rates)
-    assert link_rate.slowest(rates).startswith("slowest link: spark")
+    assert link_rate.slowest(rates).startswith("slowest link, which decides for all ranks: spark")
 
 
 @contextmanager
@@ -145,14 +148,12 @@ def listening(made: Mapping[str, Host]) -> Iterator[dict[str, list[str]]]:
 @pytest.mark.parametrize(
     ("cables", "says"),
     [
-        ([("1.0", "2.1"), ("2.0", "3.1"), ("3.0", "1.1")], "✓ accepted spark3 port 0 – spark1 port 1 (LLDP)"),
+        ([("1.0", "2.1"), ("2.0", "3.1"), ("3.0", "1.1")], "✓ accepted spark3 port 0 ↔ spark1 port 1 (LLDP)"),
         ([("1.0", "2.1"), ("2.0", "3.0"), ("3.1", "1.1")], "Fix: on spark3, swap the two cables."),
     ],
     ids=["as planned", "two cables of one Spark have changed places"],
 )
-def test_lldpd_of_the_distribution_names_the_cables(
-    cables: list[tuple[str, str]], says: str, triangle: Any
-) -> None:
+def test_lldpd_of_the_distribution_names_the_cables(cables: list[tuple[str, str]], says: str, triangle: Any) -> None:
     made = triangle(cables)
     with listening(made) as ask:
 
@@ -172,7 +173,7 @@ def test_lldpd_of_the_distribution_names_the_cables(
         found = said(*spark_lldp.COMMAND[1:])
     known = {name: facts(host, found[name]) for name, host in made.items()}
     try:
-        text = "\n".join(topology.judge(Topology("triangle", tuple(SPARKS)), known))
+        text = "\n".join(topology.judge({"fabric": "triangle", "sparks": SPARKS}, known))
     except topology.RefusedError as error:
         text = str(error)
     assert says in text

@@ -185,17 +185,6 @@ class HcaFacts(TypedDict):
     gids_from: str
 
 
-class NeighbourFacts(TypedDict):
-    """Who is at the other end of a netdev's cable, by LLDP: the system's name, the id of its chassis, the id and the
-    description of its port. An id is a MAC as a rule, and a value that it does not send is empty."""
-
-    netdev: str
-    name: str
-    chassis: str
-    port: str
-    description: str
-
-
 class FabricFacts(TypedDict):
     """The RoCE fabric of one host, as plugins/module_utils/spark_fabric.py reads it. `default_route` is a netdev,
     `hotplug` is true if DGX OS powers the ConnectX-7 down while it has no cable."""
@@ -206,8 +195,8 @@ class FabricFacts(TypedDict):
     ib_core: bool
     default_route: str | None
     hotplug: NotRequired[bool]
-    # None: no lldpd runs on the host.
-    neighbours: NotRequired[list[NeighbourFacts] | None]
+    # Who is at the other end of a netdev's cable (plugins/module_utils/spark_lldp.py). None: no lldpd runs on the host.
+    neighbours: NotRequired[list[dict[str, str]] | None]
     error: NotRequired[str]
 
 

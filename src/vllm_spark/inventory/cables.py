@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.inventory import cabling
 from vllm_spark.inventory.fabric_refusals import FABRIC_NO_CABLE
 from vllm_spark.inventory.links import HostFabric, port_of
@@ -22,7 +22,7 @@ Plug = tuple[str, int]
 Heard = Mapping[Plug, Collection[Plug | str]]
 Cables = set[frozenset[Plug]]
 
-AGAIN = Fix("ansible-playbook fabric.yml")
+AGAIN = "Then `ansible-playbook fabric.yml` again."
 
 
 def links(fabric: str, hosts: Sequence[str]) -> list[tuple[Plug, ...]]:
@@ -39,14 +39,20 @@ def heard(fabrics: Mapping[str, HostFabric]) -> dict[Plug, set[Plug | str]]:
     """Return what each port of the Sparks hears. A neighbour is a Spark by the MAC of its netdev, or else by that of its
     chassis and the name of its netdev; lldpd sends either (its portidsubtype)."""
     macs = {
-        netdev.mac: (host, netdev.name) for host, one in fabrics.items() for netdev in one.netdevs.values() if netdev.mac
+        netdev.mac: (host, netdev.name)
+        for host, one in fabrics.items()
+        for netdev in one.netdevs.values()
+        if netdev.mac
     }
     found: dict[Plug, set[Plug | str]] = {}
     for host, fabric in fabrics.items():
         for one in fabric.neighbours or ():
             owner = macs.get(one["port"])
             if not owner and one["chassis"] in macs:
-                owner = (macs[one["chassis"]][0], one["port"] if port_of(one["port"]) is not None else one["description"])
+                owner = (
+                    macs[one["chassis"]][0],
+                    one["port"] if port_of(one["port"]) is not None else one["description"],
+                )
             near, far = port_of(one["netdev"]), port_of(owner[1]) if owner else None
             other = (owner[0], far) if owner and far is not None else one["name"] or one["chassis"] or "a device"
             if near is not None and other != (host, near):
@@ -68,35 +74,41 @@ def refusals(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric
     alone = {plug: next(iter(others)) for plug, others in found.items() if len(others) == 1}
     seen = {frozenset((plug, other)) for plug, other in alone.items() if isinstance(other, tuple)}
     if fabric == SWITCH:
-        yield from (_beside_the_switch(cable) for cable in seen if all(alone.get(plug) in cable for plug in cable))
+        for one in (cable for cable in seen if all(alone.get(plug) in cable for plug in cable)):
+            ends = " and ".join(map(spoken, sorted(one)))
+            yield _wrong(
+                f"a cable joins {ends}", "a cable from each Spark to the switch", f"plug {ends} into the switch."
+            )
     else:
         yield from _misplaced(fabric, hosts, seen, {frozenset(link) for link in wanted})
-        strangers = [(plug, other) for link in wanted for plug in link if isinstance(other := alone.get(plug), str)]
-        yield from (_stranger(plug, other, wanted) for plug, other in strangers)
-    dark = [[plug for plug in link if not _signal(fabrics, plug)] for link in wanted]
-    yield from (_dark(plugs, link) for plugs, link in zip(dark, wanted, strict=True) if plugs)
+        for near, far in (ends for link in wanted for ends in (link, link[::-1])):
+            if isinstance(other := alone.get(near), str):
+                what = f"{spoken(near)} leads to {other}, which is none of the Sparks"
+                yield _wrong(what, f"a cable to {spoken(far)}", f"plug {spoken(near)} to {spoken(far)}.")
+    for link in wanted:
+        if dark := [plug for plug in link if not _signal(fabrics, plug)]:
+            names = " and ".join(map(spoken, dark))
+            yield FABRIC_NO_CABLE(
+                what=f"no signal at {names}: a cable is missing, loose, or in another port",
+                expected=f"a link of {', '.join(map(spoken, link))}",
+                fix=f"plug the cable of {names} in until it clicks, on both ends. {AGAIN}",
+            )
 
 
 def notes(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric]) -> Iterator[str]:
     """Yield what cannot be said without LLDP, and a Spark at a switch by another port than the others."""
-    deaf = [host for host in hosts if fabrics[host].neighbours is None]
-    if deaf:
+    if deaf := [host for host in hosts if fabrics[host].neighbours is None]:
         yield (
             f"no lldpd runs on {', '.join(deaf)}, so that pings alone judge the cables. With -e install_lldpd=true this "
             "verb installs it, and names a cable in the wrong port"
         )
     plugs = plugs_of_switch(hosts, fabrics) if fabric == SWITCH else []
     ports = [port for _, port in plugs]
-    usual = max(set(ports), key=ports.count, default=0)
     for host, port in plugs:
-        if port != usual:
-            yield str(
-                FABRIC_CABLES(
-                    what=f"{host} is at the switch by port {port}, the others by port {usual}",
-                    expected="the same port on all, so that their netdevs and HCAs have the same names; it works without",
-                    fix=f"on {host}, move the cable from port {port} to port {usual}.",
-                )
-            )
+        if port != (usual := max(set(ports), key=ports.count)):
+            what = f"{host} is at the switch by port {port}, the others by port {usual}"
+            expected = "the same port on all, so that their netdevs and HCAs have the same names; it works without"
+            yield str(_wrong(what, expected, f"on {host}, move the cable from port {port} to port {usual}."))
 
 
 def _misplaced(fabric: str, hosts: Sequence[str], seen: Cables, wanted: Cables) -> Iterator[Refusal]:
@@ -105,16 +117,16 @@ def _misplaced(fabric: str, hosts: Sequence[str], seen: Cables, wanted: Cables) 
     if not wrong:
         return
     what = "; ".join(f"a cable joins {' and '.join(map(spoken, cable))}" for cable in wrong)
-    expected = " and ".join(" to ".join(map(spoken, sorted(cable))) for cable in sorted(map(sorted, wanted - seen)))
+    expected = " and ".join(" to ".join(map(spoken, cable)) for cable in sorted(map(sorted, wanted - seen)))
     orders = (order for order in itertools.permutations(hosts) if seen == set(map(frozenset, links(fabric, order))))
     some = (each for number in range(1, len(hosts) + 1) for each in itertools.combinations(hosts, number))
     if order := next(orders, None):
-        fix: str | Fix = f"vllm_topology.sparks: [{', '.join(order)}], which is the order of the cables."
+        fix = f"vllm_topology.sparks: [{', '.join(order)}], which is the order of the cables."
     elif swapped := next((each for each in some if _swapped(seen, each) <= wanted), None):
-        fix = f"on {', on '.join(swapped)}, swap the two cables. Then `{AGAIN.command}` again."
+        fix = f"on {', on '.join(swapped)}, swap the two cables."
     else:
-        fix = f"plug {expected}. Then `{AGAIN.command}` again."
-    yield FABRIC_CABLES(what=what, expected=f"{expected}, as a {fabric} of {', '.join(hosts)}", fix=fix)
+        fix = f"plug {expected}."
+    yield _wrong(what, f"{expected}, as a {fabric} of {', '.join(hosts)}", fix)
 
 
 def _swapped(seen: Cables, hosts: Collection[str]) -> Cables:
@@ -122,31 +134,8 @@ def _swapped(seen: Cables, hosts: Collection[str]) -> Cables:
     return {frozenset((host, 1 - port if host in hosts else port) for host, port in cable) for cable in seen}
 
 
-def _beside_the_switch(cable: Collection[Plug]) -> Refusal:
-    first, second = sorted(cable)
-    return FABRIC_CABLES(
-        what=f"a cable joins {spoken(first)} and {spoken(second)}",
-        expected="a cable from each Spark to the switch",
-        fix=f"plug {spoken(first)} and {spoken(second)} into the switch. Then `{AGAIN.command}` again.",
-    )
-
-
-def _stranger(plug: Plug, other: str, wanted: Sequence[Sequence[Plug]]) -> Refusal:
-    far = next(each for link in wanted if plug in link for each in link if each != plug)
-    return FABRIC_CABLES(
-        what=f"{spoken(plug)} leads to {other}, which is none of the Sparks",
-        expected=f"a cable to {spoken(far)}",
-        fix=f"plug {spoken(plug)} to {spoken(far)}. Then `{AGAIN.command}` again.",
-    )
-
-
-def _dark(plugs: Sequence[Plug], link: Sequence[Plug]) -> Refusal:
-    names = " and ".join(map(spoken, plugs))
-    return FABRIC_NO_CABLE(
-        what=f"{names} {'has' if len(plugs) == 1 else 'have'} no signal: a cable is missing, loose, or in another port",
-        expected=f"a link of {', '.join(map(spoken, link))}",
-        fix=f"plug the cable of {names} in until it clicks, on both ends. Then `{AGAIN.command}` again.",
-    )
+def _wrong(what: str, expected: str, fix: str) -> Refusal:
+    return FABRIC_CABLES(what=what, expected=expected, fix=f"{fix} {AGAIN}")
 
 
 def _signal(fabrics: Mapping[str, HostFabric], plug: Plug) -> bool:

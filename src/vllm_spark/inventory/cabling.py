@@ -144,9 +144,9 @@ def links(fabric_name: str, sparks: int) -> list[Link]:
     return [tuple(End(int(spark) - 1, int(port)) for spark, port in link) for link in ends]
 
 
-def numbers(fabric_name: str) -> list[int]:
-    """Return how many Sparks can have a topology."""
-    return [sparks for sparks in NUMBERS if links(fabric_name, sparks)]
+def shapes() -> str:
+    """Return the topologies in words, each with the numbers of Sparks that can have it."""
+    return ", ".join(f"{name} of {number}" for name in FABRICS for number in NUMBERS if links(name, number))
 
 
 def addresses(topology: Sequence[Link]) -> dict[str, dict[str, str]]:

@@ -123,19 +123,14 @@ def judge(
 
 
 def slowest(rates: Sequence[Rate]) -> str:
-    """Return a line with the slowest link of three and more Sparks. Of a Spark that is slow with both of its neighbours
-    it names the port or its cable, by the better of its two links."""
-    by_link: dict[frozenset[str], float] = {}
+    """Return a line with the links, the slowest first. A Spark with a slow port is slow with both of its neighbours."""
+    by_link: dict[str, float] = {}
     for rate in rates:
-        link = frozenset((rate["host"], rate["peer"]))
+        link = " ↔ ".join(sorted((rate["host"], rate["peer"])))
         by_link[link] = min(rate["gbps"], by_link.get(link, rate["gbps"]))
-    least, *others = sorted(by_link.items(), key=lambda item: item[1])
-    best_of = {host: max(gbps for link, gbps in by_link.items() if host in link) for host in sorted(least[0])}
-    suspect = min(best_of, key=lambda host: best_of[host])
-    line = f"slowest link: {' – '.join(sorted(least[0]))} with {least[1]:.1f} Gb/s of TCP; the others {others[0][1]:.1f}"
-    if others[0][1] != others[-1][1]:
-        line += f" to {others[-1][1]:.1f}"
-    return line + (f". {suspect} is slow with each of its neighbours" if best_of[suspect] < others[-1][1] / 2 else "")
+    (least, gbps), *others = sorted(by_link.items(), key=lambda item: item[1])
+    rest = ", ".join(f"{link} {value:.1f}" for link, value in others)
+    return f"slowest link, which decides for all ranks: {least} with {gbps:.1f} Gb/s of TCP; {rest}"
 
 
 def _slow(host: str, route: str, gbps: float, least_gbps: float) -> Refusal:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
-from vllm_spark.core.types import FabricFacts, HcaFacts, NeighbourFacts, NetdevFacts
+from vllm_spark.core.types import FabricFacts, HcaFacts, NetdevFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class HostFabric:
     default_route: str | None
     hotplug: bool
     error: str
-    neighbours: tuple[NeighbourFacts, ...] | None = None
+    neighbours: tuple[Mapping[str, str], ...] | None = None
 
     @classmethod
     def parse(cls, host: str, facts: FabricFacts) -> HostFabric:

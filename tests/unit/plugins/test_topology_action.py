@@ -40,9 +40,9 @@ def test_the_first_spark_speaks_and_each_one_gets_its_tests() -> None:
     assert first.act("vllm_topology", phase="check", **ARGS) == {"changed": False}
     plan = first.act("vllm_topology", phase="judge", **ARGS)["plan"]
     assert [line.partition(":")[0] for line in first.lines] == [
-        "spark1  ✓ accepted spark1 port 0 – spark2 port 1 (LLDP)",
-        "spark1  ✓ accepted spark2 port 0 – spark3 port 1 (LLDP)",
-        "spark1  ✓ accepted spark3 port 0 – spark1 port 1 (LLDP)",
+        "spark1  ✓ accepted spark1 port 0 ↔ spark2 port 1 (LLDP)",
+        "spark1  ✓ accepted spark2 port 0 ↔ spark3 port 1 (LLDP)",
+        "spark1  ✓ accepted spark3 port 0 ↔ spark1 port 1 (LLDP)",
     ]
     assert {rail["host"] for rail in plan["rails"]} == {"spark2", "spark3"}
     assert other.act("vllm_topology", phase="judge", **ARGS)["plan"]["host"] == "spark3"
@@ -52,7 +52,9 @@ def test_the_first_spark_speaks_and_each_one_gets_its_tests() -> None:
 def test_the_slowest_link_is_named_once() -> None:
     first, other = run_on("spark1"), run_on("spark2")
     assert first.act("vllm_topology", phase="rates", **ARGS) == {"changed": False}
-    assert first.lines == ["spark1  slowest link: spark2 – spark3 with 48.0 Gb/s of TCP; the others 91.0 to 92.0"]
+    assert first.lines == [
+        "spark1  slowest link, which decides for all ranks: spark2 ↔ spark3 with 48.0 Gb/s of TCP; spark1 ↔ spark3 91.0, spark1 ↔ spark2 92.0"
+    ]
     other.act("vllm_topology", phase="rates", **ARGS)
     assert other.lines == []
 
@@ -68,5 +70,5 @@ def test_the_accepted_links_are_pinged_as_a_configured_one_is() -> None:
 
 
 def test_a_spark_with_a_link_of_the_toolkit_is_refused() -> None:
-    with pytest.raises(AnsibleActionFail, match="vllm_topology names spark1, spark2, spark3 with a vllm_fabric"):
+    with pytest.raises(AnsibleActionFail, match="spark1, spark2, spark3 with a vllm_fabric"):
         run_on("spark1", vllm_fabric={"peer": "spark2"}).act("vllm_topology", phase="check", **ARGS)
