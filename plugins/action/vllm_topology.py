@@ -11,9 +11,9 @@ from vllm_spark_ansible.action import SparkAction
 
 class ActionModule(SparkAction):
     arguments: ClassVar = {
-        # `check` checks the inventory. `judge` judges the links, says once what it accepts, and returns the tests of
-        # this host. `rates` names the slowest link once.
-        "phase": {"type": "str", "choices": ["check", "judge", "rates"], "required": True},
+        # `judge` judges the links, says once what it accepts, and returns the tests of this host. `rates` names the
+        # slowest link once.
+        "phase": {"type": "str", "choices": ["judge", "rates"], "required": True},
         "topology": {"type": "dict", "required": True},  # vllm_topology of the inventory.
         "sparks": {"type": "list", "elements": "str", "required": True},  # The hosts of the group.
     }
@@ -26,10 +26,9 @@ class ActionModule(SparkAction):
             measured = self.results(results.LINK_RATES, known["sparks"])
             if speaks:
                 self.say(link_rate.slowest([rate for rates in measured.values() for rate in rates]))
-        elif self.args["phase"] == "judge":
-            self.quiet = True
-            facts = {host: found["fabric"] for host, found in self.results(results.LINK_FACTS, known["sparks"]).items()}
-            lines = topology.judge(known, facts)
-            self.say(*(lines if speaks else ()))
-            return {"plan": topology.link_tests(self.host, known, facts)}
-        return {}
+            return {}
+        self.quiet = True
+        facts = {host: found["fabric"] for host, found in self.results(results.LINK_FACTS, known["sparks"]).items()}
+        lines = topology.judge(known, facts)
+        self.say(*(lines if speaks else ()))
+        return {"plan": topology.link_tests(self.host, known, facts)}

@@ -21,7 +21,7 @@ def mac(rank: int, netdev: str) -> str:
     return f"3c:6d:66:00:{rank:02x}:{[LAN, *NETDEVS].index(netdev):02x}"
 
 
-def facts(
+def facts(  # noqa: PLR0913, PLR0917  one argument per field of a case
     fabric: str,
     sparks: int,
     cables: Sequence[Sequence[str]] = (),
@@ -55,7 +55,7 @@ def _named(link: Sequence[End], fabric: str) -> tuple[str, ...]:
     return (*names, "switch") if fabric == "switch" else names
 
 
-def _spark(
+def _spark(  # noqa: PLR0913  what a Spark is made of
     rank: int,
     ends: Mapping[str, str],
     addresses: Mapping[str, Mapping[str, str]],

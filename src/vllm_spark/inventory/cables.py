@@ -36,8 +36,8 @@ def spoken(plug: Plug | str) -> str:
 
 
 def heard(fabrics: Mapping[str, HostFabric]) -> dict[Plug, set[Plug | str]]:
-    """Return what each port of the Sparks hears. A neighbour is a Spark by the MAC of its netdev, or else by that of its
-    chassis and the name of its netdev; lldpd sends either (its portidsubtype)."""
+    """Return what each port of the Sparks hears. A neighbour is a Spark by the MAC of its netdev, or by that of its
+    chassis and the name of its netdev: lldpd sends either (its portidsubtype)."""
     macs = {
         netdev.mac: (host, netdev.name)
         for host, one in fabrics.items()
@@ -76,9 +76,7 @@ def refusals(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric
     if fabric == SWITCH:
         for one in (cable for cable in seen if all(alone.get(plug) in cable for plug in cable)):
             ends = " and ".join(map(spoken, sorted(one)))
-            yield _wrong(
-                f"a cable joins {ends}", "a cable from each Spark to the switch", f"plug {ends} into the switch."
-            )
+            yield _wrong(f"a cable joins {ends}", "one from each Spark to the switch", f"plug {ends} into it.")
     else:
         yield from _misplaced(fabric, hosts, seen, {frozenset(link) for link in wanted})
         for near, far in (ends for link in wanted for ends in (link, link[::-1])):
@@ -99,8 +97,8 @@ def notes(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric]) 
     """Yield what cannot be said without LLDP, and a Spark at a switch by another port than the others."""
     if deaf := [host for host in hosts if fabrics[host].neighbours is None]:
         yield (
-            f"no lldpd runs on {', '.join(deaf)}, so that pings alone judge the cables. With -e install_lldpd=true this "
-            "verb installs it, and names a cable in the wrong port"
+            f"no lldpd runs on {', '.join(deaf)}, so that pings alone judge the cables. With -e install_lldpd=true "
+            "this verb installs it, and names a cable in the wrong port"
         )
     plugs = plugs_of_switch(hosts, fabrics) if fabric == SWITCH else []
     ports = [port for _, port in plugs]

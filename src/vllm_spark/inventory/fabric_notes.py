@@ -54,13 +54,11 @@ def _low_rate(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusa
 
 
 def _small_mtu(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusal]:
-    small = [netdev for netdev in (link.netdev for link in used) if netdev.mtu and netdev.mtu < FULL_MTU]
-    if small:
+    if small := [link.netdev for link in used if link.netdev.mtu and link.netdev.mtu < FULL_MTU]:
         yield FABRIC_MTU(
             what=f"{fabric.host}: {' and '.join(f'{netdev.name} has MTU {netdev.mtu}' for netdev in small)}",
             expected=f"{FULL_MTU} on both ends: one owner's prefill was 40 % slower without, and nothing says so",
-            fix=f"mtu: {FULL_MTU} in the netplan of both ends, then `sudo netplan apply` there; a switch needs it on every "
-            "port.",
+            fix=f"set mtu: {FULL_MTU} in the netplan of both ends, then `sudo netplan apply`; a switch needs it too.",
         )
 
 

@@ -45,13 +45,8 @@ class Received(TypedDict):
     error: NotRequired[str]
 
 
-class Rate(TypedDict):
-    """What `host` received from `peer` over one subnet, in Gbit/s."""
-
-    host: str
-    peer: str
-    subnet: str
-    gbps: float
+# What a host received from a peer over one subnet, in Gbit/s.
+Rate = tuple[str, str, float]
 
 
 def of_plan(plan: Mapping[str, Any]) -> list[RailEnds]:
@@ -117,7 +112,7 @@ def judge(
             continue
         gbps = result["received_bytes"] * 8 / result["seconds"] / GIGA
         slow = gbps < least_gbps
-        rates.append(Rate(host=host, peer=rail["host"], subnet=rail["subnet"], gbps=gbps))
+        rates.append((host, rail["host"], gbps))
         lines.append(f"warning {_slow(host, route, gbps, least_gbps)}" if slow else f"✓ {route}: {gbps:.1f} Gb/s")
     return lines, refusals, rates
 
@@ -125,9 +120,9 @@ def judge(
 def slowest(rates: Sequence[Rate]) -> str:
     """Return a line with the links, the slowest first. A Spark with a slow port is slow with both of its neighbours."""
     by_link: dict[str, float] = {}
-    for rate in rates:
-        link = " ↔ ".join(sorted((rate["host"], rate["peer"])))
-        by_link[link] = min(rate["gbps"], by_link.get(link, rate["gbps"]))
+    for host, peer, gbps in rates:
+        link = " ↔ ".join(sorted((host, peer)))
+        by_link[link] = min(gbps, by_link.get(link, gbps))
     (least, gbps), *others = sorted(by_link.items(), key=lambda item: item[1])
     rest = ", ".join(f"{link} {value:.1f}" for link, value in others)
     return f"slowest link, which decides for all ranks: {least} with {gbps:.1f} Gb/s of TCP; {rest}"

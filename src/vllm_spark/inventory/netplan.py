@@ -143,7 +143,8 @@ def judge_pings(
 ) -> tuple[list[str], list[Refusal]]:
     """Return (a line per subnet whose full-size ping was answered, a refusal per subnet whose was not).
 
-    `link` is a LinkPlan, or the LinkTest of a topology. `pings` are the results of the plan's pings, `netdevs` the host's after netplan was applied.
+    `link` is a LinkPlan, or what topology.link_tests returns. `pings` are the results of its pings, `netdevs` the
+    host's after netplan was applied.
     """
     lines, refusals = [], []
     for full, small in zip(pings[::2], pings[1::2], strict=True):
@@ -168,12 +169,13 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
 def _ping_refusal(link: Mapping[str, Any], full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
     output = full["said"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
+    mtu = full["size"] + HEADERS
     if small["rc"] == 0:
         return FABRIC_PING_SIZE(
             what=f"{link['host']}: {_route(full)}: {small['size']} bytes come back and {full['size']} undivided do "
             f"not ({reason})",
-            expected=f"MTU {full['size'] + HEADERS} on both ends and on every device between them",
-            fix=f"a direct cable; or a switch that carries {full['size'] + HEADERS}; or vllm_fabric.mtu: 1500 on both hosts.",
+            expected=f"MTU {mtu} on both ends and on every device between them",
+            fix=f"a direct cable; or a switch that carries {mtu}; or vllm_fabric.mtu: 1500 on both hosts.",
         )
     cable = "a cable" if netdev and netdev["carrier"] else "no cable, or its peer is off"
     return FABRIC_PING(

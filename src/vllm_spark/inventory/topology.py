@@ -10,24 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from vllm_spark.core.fault import Fault
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, FabricFacts
-from vllm_spark.inventory import (
-    cables,
-    cabling,
-    fabric_notes,
-    fabric_refusals,
-    link_rate,
-    links,
-    map_variable,
-    netplan,
-)
+from vllm_spark.inventory import cables, cabling, fabric_notes, fabric_refusals, link_rate, links, map_variable, netplan
 from vllm_spark.inventory.cables import Plug
 from vllm_spark.inventory.fabric_refusals import FABRIC_SHARED_SUBNET
-from vllm_spark.inventory.link_rate import RailEnds
 from vllm_spark.inventory.links import HostFabric, Rail
 from vllm_spark.inventory.netplan import Ping
 
@@ -37,17 +27,6 @@ SCHEMA = Path(__file__).with_name("topology.schema.json")
 # The two ends of a cable, or two Sparks at a switch, and the subnets that they share.
 Ends = tuple[Plug, Plug]
 Joined = Mapping[Ends, Sequence[Rail]]
-
-
-class LinkTest(TypedDict):
-    """What is tested by traffic on one host, as the role passes it: `rails` for the rate, `pings` for the MTU.
-    `netdevs` are those of the pings, which have a cable."""
-
-    host: str
-    peer: str
-    rails: list[RailEnds]
-    pings: list[Ping]
-    netdevs: dict[str, dict[str, bool]]
 
 
 def parse(value: object, sparks: Sequence[str], limit: Sequence[str], linked: Collection[str]) -> Document:
@@ -101,21 +80,19 @@ def judge(topology: Document, facts: Mapping[str, FabricFacts]) -> list[str]:
     return [*accepted, *sorted(notes), *(f"note: {note}" for note in cables.notes(fabric, hosts, fabrics))]
 
 
-def link_tests(host: str, topology: Document, facts: Mapping[str, FabricFacts]) -> LinkTest:
-    """Return the tests of one host over the subnets that `judge` has accepted."""
+def link_tests(host: str, topology: Document, facts: Mapping[str, FabricFacts]) -> dict[str, Any]:
+    """Return what one host tests by traffic over the subnets that `judge` has accepted, as the role passes it: `rails`
+    for the rate, `pings` for the MTU, and what is said of a ping: `host`, `peer`, and `netdevs`, which have a cable."""
     rails = link_rate.of_facts(host, {name: facts[name] for name in topology["sparks"]})
     mtu = {entry["name"]: entry["mtu"] or 0 for entry in facts[host]["netdevs"]}
-    return LinkTest(
-        host=host,
-        peer=" or ".join(dict.fromkeys(rail["host"] for rail in rails)),
-        rails=rails,
-        pings=[
-            Ping(netdev=rail["netdev"], subnet=rail["subnet"], peer=rail["peer"], size=size)
-            for rail in rails
-            for size in (mtu[rail["netdev"]] - netplan.HEADERS, netplan.SMALL_PING)
-        ],
-        netdevs={rail["netdev"]: {"carrier": True} for rail in rails},
-    )
+    sized = ((rail, size) for rail in rails for size in (mtu[rail["netdev"]] - netplan.HEADERS, netplan.SMALL_PING))
+    return {
+        "host": host,
+        "peer": " or ".join(dict.fromkeys(rail["host"] for rail in rails)),
+        "rails": rails,
+        "pings": [Ping(netdev=one["netdev"], subnet=one["subnet"], peer=one["peer"], size=size) for one, size in sized],
+        "netdevs": {rail["netdev"]: {"carrier": True} for rail in rails},
+    }
 
 
 def _pairs(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric]) -> Iterator[Ends]:
@@ -140,7 +117,7 @@ def _subnets_of_two_cables(joined: Joined) -> Iterator[Refusal]:
             yield FABRIC_SHARED_SUBNET(
                 what=f"{subnet} is on {len(named)} cables: {', '.join(named)}",
                 expected="a subnet for each twin of each cable, because NCCL pairs the ports by their subnets",
-                fix="netplan as the runbook shows, with the addresses of `vllm-spark plan RECIPE --sparks --fabric`.",
+                fix="set other addresses as the runbook shows; `vllm-spark plan RECIPE --sparks --fabric` prints some.",
             )
 
 

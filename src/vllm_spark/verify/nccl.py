@@ -9,7 +9,7 @@ from vllm_spark.core.refusal import Refusal, register
 
 NCCL_DIFFERS = register("nccl-differs", runbook="pair-differs")
 
-# Each rank prints it at INFO, with the CUDA of its build behind the plus sign (NCCL init.cc; seen in 2.28.9 and 2.31.2).
+# Each rank prints it at INFO, with its CUDA behind the plus sign (NCCL init.cc; seen in 2.28.9 and 2.31.2).
 VERSION = re.compile(r"NCCL INFO NCCL version ([\d.]+)")
 
 

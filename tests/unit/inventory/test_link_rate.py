@@ -37,7 +37,7 @@ def test_a_limited_nic_is_named_and_a_sound_one_is_shown() -> None:
     assert "reboot both Sparks with the cable in" in slow
     assert slow.endswith("docs/runbooks/fabric-slow.md")
     assert refusals == []
-    assert [(rate["host"], rate["peer"], round(rate["gbps"], 2)) for rate in rates] == [("spark1", "spark2", 12.86)]
+    assert rates == [("spark1", "spark2", pytest.approx(12.86))]
     lines, refusals, _ = link_rate.judge("spark1", [ENDS], [received(92.57)], 40.0)
     assert (lines, refusals) == (["✓ 192.168.177.0/24 enp1s0f1np1 ← 192.168.177.12: 92.6 Gb/s"], [])
 
@@ -78,13 +78,9 @@ def test_each_spark_measures_with_both_beside_it_and_nobody_twice_at_once(fabric
         assert {(peer, host, not first) for host, peer, first in meetings} == set(meetings)
 
 
-def rates(*values: tuple[str, str, float]) -> list[link_rate.Rate]:
-    both = [*values, *((peer, host, gbps) for host, peer, gbps in values)]
-    return [link_rate.Rate(host=host, peer=peer, subnet="s", gbps=gbps) for host, peer, gbps in both]
-
-
 def test_the_slowest_link_is_named_first() -> None:
-    line = link_rate.slowest(rates(("a", "b", 92.0), ("b", "c", 13.2), ("c", "d", 13.0), ("d", "a", 92.5)))
+    rates = [("a", "b", 92.0), ("b", "a", 95.0), ("b", "c", 13.2), ("c", "d", 90.0), ("d", "c", 13.0), ("d", "a", 92.5)]
+    line = link_rate.slowest(rates)
     assert line == (
         "slowest link, which decides for all ranks: c ↔ d with 13.0 Gb/s of TCP; b ↔ c 13.2, a ↔ b 92.0, a ↔ d 92.5"
     )

@@ -807,5 +807,5 @@ def test_a_start_that_fails_is_not_reported(spec: Spec, tmp_path: Path) -> None:
     args = verify_args(spec, tmp_path)
     probe = {**worker_probe(args["gates"], state="exited"), "unit": {"ActiveState": "failed"}}
     result = FakeRun(modules={"vllm_probe": {"probe": probe}}).act("vllm_verify", phase="gates", **args)
-    assert result.keys() == {"changed", "holds", "missed", "remoteness"}
+    assert result.keys() == {"changed", "holds", "missed", "nccl", "remoteness"}
     assert "docs/runbooks/engine-failed-to-start.md" in result["missed"]

@@ -25,9 +25,7 @@ def run_on(host: str, **more: Any) -> FakeRun:
     hostvars = {
         name: {
             "__spark_fabric_facts": {"facts": {"fabric": known[name]}},
-            "__spark_fabric_rates": {
-                "rates": [{"host": own, "peer": peer, "subnet": "s", "gbps": gbps} for own, peer, gbps in rates[name]]
-            },
+            "__spark_fabric_rates": {"rates": [list(rate) for rate in rates[name]]},
             **more,
         }
         for name in HOSTS
@@ -37,7 +35,6 @@ def run_on(host: str, **more: Any) -> FakeRun:
 
 def test_the_first_spark_speaks_and_each_one_gets_its_tests() -> None:
     first, other = run_on("spark1"), run_on("spark3")
-    assert first.act("vllm_topology", phase="check", **ARGS) == {"changed": False}
     plan = first.act("vllm_topology", phase="judge", **ARGS)["plan"]
     assert [line.partition(":")[0] for line in first.lines] == [
         "spark1  ✓ accepted spark1 port 0 ↔ spark2 port 1 (LLDP)",
@@ -52,9 +49,8 @@ def test_the_first_spark_speaks_and_each_one_gets_its_tests() -> None:
 def test_the_slowest_link_is_named_once() -> None:
     first, other = run_on("spark1"), run_on("spark2")
     assert first.act("vllm_topology", phase="rates", **ARGS) == {"changed": False}
-    assert first.lines == [
-        "spark1  slowest link, which decides for all ranks: spark2 ↔ spark3 with 48.0 Gb/s of TCP; spark1 ↔ spark3 91.0, spark1 ↔ spark2 92.0"
-    ]
+    [line] = first.lines
+    assert line.startswith("spark1  slowest link, which decides for all ranks: spark2 ↔ spark3 with 48.0 Gb/s of TCP; ")
     other.act("vllm_topology", phase="rates", **ARGS)
     assert other.lines == []
 
@@ -71,4 +67,4 @@ def test_the_accepted_links_are_pinged_as_a_configured_one_is() -> None:
 
 def test_a_spark_with_a_link_of_the_toolkit_is_refused() -> None:
     with pytest.raises(AnsibleActionFail, match="spark1, spark2, spark3 with a vllm_fabric"):
-        run_on("spark1", vllm_fabric={"peer": "spark2"}).act("vllm_topology", phase="check", **ARGS)
+        run_on("spark1", vllm_fabric={"peer": "spark2"}).act("vllm_topology", phase="judge", **ARGS)
