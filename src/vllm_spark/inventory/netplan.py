@@ -181,7 +181,7 @@ def _ping_refusal(link: Mapping[str, Any], full: PingResult, small: PingResult, 
     return FABRIC_PING(
         what=f"{link['host']}: {_route(full)}: no answer ({reason}); {full['netdev']} has {cable}",
         expected="the peer's answer on each subnet",
-        fix=f"check that the cable joins the sockets that vllm_fabric names on {link['host']} and {link['peer']} "
+        fix=f"check that the cable joins the ports that the inventory names on {link['host']} and {link['peer']} "
         "(ibdev2netdev shows which are Up), then `ansible-playbook fabric.yml` again.",
     )
 

@@ -127,9 +127,13 @@ def _accepted(ends: Ends, rails: Sequence[Rail], heard: cables.Heard) -> str:
     words = []
     for rail in rails:
         names = " ↔ ".join(f"{link.netdev.name} {link.address.ip}" for link in rail)
-        rates = " ↔ ".join(f"{link.hca.rate_gbps or 0:g} Gb/s GID {link.gid_index}" for link in rail)
+        rates = " ↔ ".join(f"{_known(link.hca.rate_gbps)} Gb/s GID {_known(link.gid_index)}" for link in rail)
         words.append(f"{rail[0].subnet} {names}, MTU {rail[0].netdev.mtu}, {rates}")
     return f"✓ accepted {_spoken(ends)}{by_lldp}: {'; '.join(words)}"
+
+
+def _known(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
 
 
 def _spoken(ends: Ends) -> str:
