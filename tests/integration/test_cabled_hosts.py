@@ -1,5 +1,5 @@
-"""Sparks that are network namespaces, cabled by veth pairs and a bridge: lldpd names a wrong cable, and the rate of
-each link is measured on all of them at once. Needs root and iproute2; what asks lldpd skips without it."""
+"""The role on Sparks that are network namespaces, cabled by veth pairs: lldpd of the distribution names a wrong cable, and
+the rate of each link is measured on all of them at once. Needs root, iproute2, ping and lldpd."""
 
 from __future__ import annotations
 
@@ -10,170 +10,137 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_link_rate, spark_lldp
 
 from fakes.network_namespaces import Host, cable, hosts
-from loopback import held_port
-from vllm_spark.core.types import FabricFacts
-from vllm_spark.inventory import cabling, link_rate, topology
+from vllm_spark.core import paths
+from vllm_spark.inventory import cabling
 from vllm_spark.inventory.cabling import End
 from waiting import until
 
-LLDPD = shutil.which("lldpd")
+RUN = Path(sys.executable).with_name("ansible-playbook")
 SPARKS = ["spark1", "spark2", "spark3"]
+TOOLS = ("ip", "ping", "lldpd")
 
-# Measures the rails of argv, which is JSON, and prints the results. The module does the same on a Spark.
-MEASURE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import spark_link_rate
-print(json.dumps(spark_link_rate.measure(json.loads(sys.argv[2]), port=int(sys.argv[3]), seconds=0.2, wait_s=30)))
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
+    reason="needs root, iproute2, iputils-ping and lldpd",
+)
+
+# The interpreter of a Spark: Python in its namespace, with a /dev that has an RDMA device.
+PYTHON = """#!/bin/sh
+exec ip netns exec {namespace} sh -c '
+mount -t tmpfs none /dev
+mkdir /dev/shm /dev/infiniband
+touch /dev/infiniband/uverbs0
+mknod /dev/null c 1 3
+mknod /dev/random c 1 8
+mknod /dev/urandom c 1 9
+ln -s /proc/self/fd /dev/fd
+PATH={folder}/{name}-bin:$PATH exec /usr/bin/python3 "$@"' sh "$@"
+"""
+IBDEV2NETDEV = """#!/bin/sh
+for netdev in /sys/class/net/en*; do
+  netdev=${netdev##*/}
+  hca=roce${netdev#en}
+  echo "${hca%np*} port 1 ==> $netdev (Up)"
+done
+"""
+PLAY = """
+- hosts: sparks
+  gather_facts: false
+  any_errors_fatal: true
+  tasks:
+    - ansible.builtin.include_role: {name: spark_fabric}
 """
 
 
-@pytest.fixture
-def triangle() -> Iterator[Any]:
-    """A function that cables three Sparks and returns them by name."""
-    with ExitStack() as stack:
-
-        def make(cables: Sequence[tuple[str, str]]) -> dict[str, Host]:
-            made = dict(zip(SPARKS, stack.enter_context(hosts(*SPARKS)), strict=True))
-            numbered = cabling.addresses(cabling.links("triangle", 3))
-            for one, other in cables:
-                ends = [End(int(each[0]) - 1, int(each[2])) for each in (one, other)]
-                for twin in (0, 1):
-                    cable({made[end.host]: _end(end, twin, numbered) for end in ends})
-            return made
-
-        yield make
-
-
-def _end(end: End, twin: int, numbered: Mapping[str, Mapping[str, str]]) -> tuple[str, list[str]]:
-    netdev = end.netdevs[twin]
-    return netdev, [numbered[end.host][netdev]]
-
-
-def facts(host: Host, heard: str) -> FabricFacts:
-    """Return the facts of one host. A namespace has no HCA, so those of its netdevs are made."""
-    netdevs = [
-        {
-            "name": entry["ifname"],
-            "addresses": [
-                {"address": one["local"], "prefix": one["prefixlen"]}
-                for one in entry["addr_info"]
-                if one["family"] == "inet"
-            ],
-            "mtu": entry["mtu"],
-            "carrier": "LOWER_UP" in entry["flags"],
-            "wireless": False,
-            "mac": entry["address"],
-        }
-        for entry in json.loads(host.run("ip", "-json", "addr"))
-        if entry["ifname"] != "lo"
-    ]
-    hcas = [
-        {
-            "name": entry["name"].replace("en", "roce", 1).partition("np")[0],
-            "netdev": entry["name"],
-            "state": "ACTIVE",
-            "rate": "200 Gb/sec (4X HDR)",
-            "pci": None,
-            "pci_width": None,
-            "pci_max_width": None,
-            "pci_speed": "",
-            "pci_max_speed": "",
-            "gids": [],
-            "gids_from": "",
-        }
-        for entry in netdevs
-    ]
-    return {
-        "netdevs": netdevs,
-        "hcas": hcas,
-        "devices": ["/dev/infiniband/uverbs0"],
-        "ib_core": True,
-        "default_route": None,
-        "neighbours": spark_lldp.neighbours(heard),
-    }
-
-
-def test_each_link_of_a_triangle_is_measured_at_the_same_time(triangle: Any) -> None:
-    made = triangle([("1.0", "2.1"), ("2.0", "3.1"), ("3.0", "1.1")])
-    known = {name: facts(host, "") for name, host in made.items()}
-    rails = {name: link_rate.of_facts(name, known) for name in SPARKS}
-    utils = str(Path(spark_link_rate.__file__).parent)
-    port = held_port()
-    running = [
-        subprocess.Popen(
-            host.argv(sys.executable, "-c", MEASURE, utils, json.dumps(rails[name]), str(port)),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, host in made.items()
-    ]
-    outputs = [json.loads(process.communicate(timeout=120)[0]) for process in running]
-    judged = [link_rate.judge(name, rails[name], found, 0.0) for name, found in zip(SPARKS, outputs, strict=True)]
-    assert [refusals for _, refusals, _ in judged] == [[], [], []]
-    rates = [rate for _, _, found in judged for rate in found]
-    assert len(rates) == 12
-    assert all(gbps > 0 for _, _, gbps in rates)
-    assert link_rate.slowest(rates).startswith("slowest link, which decides for all ranks: spark")
-
-
 @contextmanager
-def listening(made: Mapping[str, Host]) -> Iterator[dict[str, list[str]]]:
-    """Run lldpd on each host, and yield the command that asks it."""
-    running = []
+def cabled(cables: Sequence[tuple[str, str]]) -> Iterator[tuple[Path, dict[str, Host]]]:
+    """Cable three Sparks, let lldpd run on each, and yield (the folder of a site, the Sparks by name). They have the
+    addresses of a triangle, whatever their cables."""
+    numbered = cabling.addresses(cabling.links("triangle", 3))
     # lldpd's own account reaches its socket by this folder, whose path is short enough for one.
-    folder = tempfile.mkdtemp()
-    os.chmod(folder, 0o755)  # noqa: S103  the folder of a test, with sockets alone
-    try:
-        for name, host in made.items():
-            argv = host.argv("lldpd", "-d", "-u", f"{folder}/{name}", "-C", "en*", "-I", "en*", "-O", "/dev/null")
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    running = []
+    with hosts(*SPARKS) as made:
+        named = dict(zip(SPARKS, made, strict=True))
+        for one, other in cables:
+            ends = [End(int(each[0]) - 1, int(each[2])) for each in (one, other)]
+            for twin in (0, 1):
+                cable({named[end.host]: (end.netdevs[twin], [numbered[end.host][end.netdevs[twin]]]) for end in ends})
+        for name, host in named.items():
+            argv = host.argv("lldpd", "-d", "-u", f"{folder}/{name}.lldpd", "-C", "en*", "-I", "en*", "-O", "/dev/null")
             running.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        yield {name: host.argv("lldpcli", "-u", f"{folder}/{name}") for name, host in made.items()}
-    finally:
-        shutil.rmtree(folder)
-        for process in running:
-            process.terminate()
-            process.wait()
+        try:
+            _write_site(folder, named)
+            yield folder, named
+        finally:
+            for process in running:
+                process.terminate()
+                process.wait()
+            shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(not LLDPD, reason="lldpd is not installed: apt-get install lldpd")
-@pytest.mark.parametrize(
-    ("cables", "says"),
-    [
-        ([("1.0", "2.1"), ("2.0", "3.1"), ("3.0", "1.1")], "✓ accepted spark3 port 0 ↔ spark1 port 1 (LLDP)"),
-        ([("1.0", "2.1"), ("2.0", "3.0"), ("3.1", "1.1")], "Fix: on spark3, swap the two cables."),
-    ],
-    ids=["as planned", "two cables of one Spark have changed places"],
-)
-def test_lldpd_of_the_distribution_names_the_cables(cables: list[tuple[str, str]], says: str, triangle: Any) -> None:
-    made = triangle(cables)
-    with listening(made) as ask:
+def _write_site(folder: Path, named: Mapping[str, Host]) -> None:
+    for name, host in named.items():
+        programs = {
+            f"{name}-python": PYTHON.format(namespace=host.name, folder=folder, name=name),
+            f"{name}-bin/lldpcli": f'#!/bin/sh\nexec {shutil.which("lldpcli")} -u {folder}/{name}.lldpd "$@"\n',
+            f"{name}-bin/ibdev2netdev": IBDEV2NETDEV,
+        }
+        for path, text in programs.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+            (folder / path).chmod(0o755)
+    known = {name: {"ansible_python_interpreter": f"{folder}/{name}-python"} for name in named}
+    topology = {"fabric": "triangle", "sparks": list(named)}
+    site = {"sparks": {"hosts": known, "vars": {"ansible_connection": "local", "vllm_topology": topology}}}
+    (folder / "hosts.yml").write_text(json.dumps(site))
+    (folder / "play.yml").write_text(PLAY)
 
-        def said(*words: str) -> dict[str, str]:
-            return {
-                name: subprocess.run([*command, *words], capture_output=True, text=True, check=False).stdout
-                for name, command in ask.items()
-            }
 
-        def heard() -> list[int]:
-            return [len(spark_lldp.neighbours(text) or ()) for text in said(*spark_lldp.COMMAND[1:]).values()]
+def _exchange_frames(folder: Path, named: Mapping[str, Host]) -> None:
+    """Wait until each Spark hears its four twins. As in the role, all run, and then each sends a frame."""
 
-        # As the role does: all of them run, each sends a frame, and then they are asked.
-        until(lambda: all(said(*spark_lldp.COMMAND[1:]).values()), 60)
-        said("update")
-        until(lambda: heard() == [4, 4, 4], 20)
-        found = said(*spark_lldp.COMMAND[1:])
-    known = {name: facts(host, found[name]) for name, host in made.items()}
-    try:
-        text = "\n".join(topology.judge({"fabric": "triangle", "sparks": SPARKS}, known))
-    except topology.RefusedError as error:
-        text = str(error)
-    assert says in text
+    def said(*words: str) -> list[str]:
+        argv = [host.argv("lldpcli", "-u", f"{folder}/{name}.lldpd", *words) for name, host in named.items()]
+        return [subprocess.run(each, capture_output=True, text=True, check=False).stdout for each in argv]
+
+    until(lambda: all(said("-f", "json", "show", "neighbors")), 60)
+    said("update")
+    until(lambda: [text.count('"port": {') for text in said("-f", "json", "show", "neighbors")] == [4, 4, 4], 20)
+
+
+def _played(folder: Path, *words: str) -> str:
+    """Return what the role prints."""
+    argv = [str(RUN), "-i", str(folder / "hosts.yml"), str(folder / "play.yml"), *words]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(paths.ROOT / "ansible.cfg"), "NO_COLOR": "1"}
+    done = subprocess.run(
+        argv, cwd=paths.ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    return done.stdout + done.stderr
+
+
+def test_links_that_are_right_are_accepted_pinged_and_measured_at_the_same_time() -> None:
+    with cabled([("1.0", "2.1"), ("2.0", "3.1"), ("3.0", "1.1")]) as (folder, named):
+        _exchange_frames(folder, named)
+        said = _played(folder, "-e", "vllm_fabric_least_gbps=0.001")
+    assert "spark1  ✓ accepted spark3 port 0 ↔ spark1 port 1 (LLDP): 192.168.181.0/24" in said, said
+    # Each Spark has two links with two subnets, each in both directions.
+    assert said.count("3 of 3 with 1472 bytes undivided") == said.count(" Gb/s\n") == 12, said
+    assert "note: spark2: enp1s0f0np0 has MTU 1500 and enP2p1s0f0np0 has MTU 1500" in said
+    assert "spark1  slowest link, which decides for all ranks: spark" in said
+    assert "failed=1" not in said
+
+
+def test_a_cable_in_the_wrong_port_is_named_by_the_distributions_lldpd() -> None:
+    with cabled([("1.0", "2.1"), ("2.0", "3.0"), ("3.1", "1.1")]) as (folder, named):
+        _exchange_frames(folder, named)
+        said = _played(folder)
+    assert "Fix: on spark3, swap the two cables." in said, said
+    assert "accepted" not in said
