@@ -1,4 +1,4 @@
-"""The role on Sparks that are network namespaces, cabled by veth pairs: lldpd of the distribution names a wrong cable, and
+"""The role on Sparks that are network namespaces, cabled by veth pairs: the package lldpd names a wrong cable, and
 the rate of each link is measured on all of them at once. Needs root, iproute2, ping and lldpd."""
 
 from __future__ import annotations
