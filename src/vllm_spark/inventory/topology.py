@@ -117,7 +117,7 @@ def _subnets_of_two_cables(joined: Joined) -> Iterator[Refusal]:
             yield FABRIC_SHARED_SUBNET(
                 what=f"{subnet} is on {len(named)} cables: {', '.join(named)}",
                 expected="a subnet for each twin of each cable, because NCCL pairs the ports by their subnets",
-                fix="set other addresses as the runbook shows; `vllm-spark plan RECIPE --sparks 4 --fabric ring` prints some.",
+                fix="set others as the runbook shows; `vllm-spark plan RECIPE --sparks 4 --fabric ring` prints some.",
             )
 
 
