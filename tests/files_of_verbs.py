@@ -38,7 +38,7 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def verbs(folder: Path) -> None:
-    """Do what reads data: commands, version, spec of a host, topology, lock file; profiles, prompts, reports of a bench."""
+    """Do what reads data: commands, version, spec of a host, topology, lock file; profiles, prompts and reports."""
     report, lock = folder / "report.html", folder / "lock.yml"
     lock.write_text(lockfile.text(lockfile.Lock()), encoding="utf-8")
     compose = folder / "compose.yml"
