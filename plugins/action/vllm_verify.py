@@ -19,7 +19,7 @@ from vllm_spark.doctor.places import Place
 from vllm_spark.lifecycle import history
 from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.node.host_layout import deployment_of
-from vllm_spark.verify import report, startup
+from vllm_spark.verify import nccl, report, startup
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge, reach
@@ -73,7 +73,7 @@ class ActionModule(EdgeProbeAction):
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:
             missed, written = str(error), {"remoteness": error.remoteness}
-        return {"holds": not missed, "missed": missed, **written}
+        return {"holds": not missed, "missed": missed, "nccl": nccl.versions(watch.lines), **written}
 
     def _address(self) -> str:
         return inventory_host.address(self.host, self.task_vars)
@@ -92,10 +92,13 @@ class ActionModule(EdgeProbeAction):
         return {"holds": True}
 
     def _end(self) -> dict[str, Any]:
-        """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment."""
+        """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment, or if the ranks
+        have different versions of NCCL."""
         judged = self.results(results.JUDGED, self.args["hosts"], default={})
-        if missed := startup.first_causes(judged)[self.host]:
-            self.fail(missed)
+        differing = list(nccl.refusals({host: result.get("nccl", ()) for host, result in judged.items()}))
+        missed = [*map(str, differing), startup.first_causes(judged)[self.host]]
+        if text := "\n".join(filter(None, missed)):
+            self.fail(text, differing)
         return {}
 
     def _probe(self, round_: Round, cursor: str) -> Probe:

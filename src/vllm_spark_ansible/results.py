@@ -72,6 +72,9 @@ ROLLBACK_AGAIN = Step[Json]("__vllm_rollback_again")
 PULLED_SPECS = Step[list[Json]]("vllm_pull_wanted", "specs")
 MODEL_STATES: Step[list[ModelState]] = Step("vllm_pull_looked", "looks")
 PULL_FACTS: Step[Facts] = Step("vllm_pull_box", "facts")
+# spark_fabric
+LINK_FACTS: Step[Facts] = Step("__spark_fabric_facts", "facts")
+LINK_RATES = Step[list[Any]]("__spark_fabric_rates", "rates")
 # The other verbs.
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
 STATUS_FACTS: Step[Facts] = Step("vllm_status_box", "facts")

@@ -155,6 +155,7 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
+    mac: NotRequired[str]
     pci: NotRequired[str | None]
     # The bond or bridge that it is part of, or an empty text.
     master: NotRequired[str]
@@ -194,6 +195,8 @@ class FabricFacts(TypedDict):
     ib_core: bool
     default_route: str | None
     hotplug: NotRequired[bool]
+    # Who is at the other end of a netdev's cable (plugins/module_utils/spark_lldp.py). None: no lldpd runs on the host.
+    neighbours: NotRequired[list[dict[str, str]] | None]
     error: NotRequired[str]
 
 

@@ -144,6 +144,11 @@ def links(fabric_name: str, sparks: int) -> list[Link]:
     return [tuple(End(int(spark) - 1, int(port)) for spark, port in link) for link in ends]
 
 
+def shapes() -> str:
+    """Return the topologies in words, each with the numbers of Sparks that can have it."""
+    return ", ".join(f"{name} of {number}" for name in FABRICS for number in NUMBERS if links(name, number))
+
+
 def addresses(topology: Sequence[Link]) -> dict[str, dict[str, str]]:
     """Return host -> netdev -> address. Each link has two subnets of its own, one for each twin of its ports."""
     found: dict[str, dict[str, str]] = {}

@@ -39,7 +39,7 @@ def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequ
         *_twins_in_one_subnet(fabrics, crowded),
         *_shared_subnet(fabrics, rails),
         *_mtu(fabrics, rails),
-        *_same_address(fabrics),
+        *same_address(fabrics),
         *_no_gid(fabrics, rails),
     ]
     yield from single
@@ -142,7 +142,7 @@ def _mtu(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refus
         )
 
 
-def _same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
+def same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
     """Yield a refusal even for a second address: the kernel chooses which one an engine uses."""
     first, second = ({link.address.ip: link.netdev.name for link in fabric.links} for fabric in fabrics)
     same = sorted(first.keys() & second.keys())

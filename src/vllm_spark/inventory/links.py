@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
 from vllm_spark.core.types import FabricFacts, HcaFacts, NetdevFacts
@@ -35,6 +35,7 @@ class Netdev:
     carrier: bool
     wireless: bool
     master: str = ""
+    mac: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class HostFabric:
     default_route: str | None
     hotplug: bool
     error: str
+    neighbours: tuple[Mapping[str, str], ...] | None = None
 
     @classmethod
     def parse(cls, host: str, facts: FabricFacts) -> HostFabric:
@@ -119,7 +121,12 @@ class HostFabric:
             default_route=facts["default_route"],
             hotplug=facts.get("hotplug", False),
             error=facts.get("error", ""),
+            neighbours=None if (heard := facts.get("neighbours")) is None else tuple(heard),
         )
+
+    def at_port(self, port: int) -> HostFabric:
+        """Return this host with the HCAs of one of its ports alone."""
+        return replace(self, hcas=tuple(hca for hca in self.hcas if port_of(hca.netdev or "") == port))
 
     @property
     def powered_down(self) -> bool:
@@ -161,6 +168,13 @@ def rails(fabrics: Sequence[HostFabric]) -> tuple[list[Rail], list[IPv4Network]]
     return joined, crowded
 
 
+def port_of(netdev: str) -> int | None:
+    """Return the QSFP port of a Spark, 0 or 1, by the name that DGX OS gives to both of its twins (enp1s0f1np1 and
+    enP2p1s0f1np1 are port 1); None for another netdev."""
+    found = re.fullmatch(r"en\w+f([01])(?:np\d+)?", netdev)
+    return int(found[1]) if found else None
+
+
 def hca_count(links: Sequence[FabricLink]) -> int:
     """Return the number of different HCAs."""
     return len({link.hca.name for link in links})
@@ -182,6 +196,7 @@ def _netdev(entry: NetdevFacts) -> Netdev:
         carrier=entry["carrier"],
         wireless=entry["wireless"],
         master=entry.get("master", ""),
+        mac=entry.get("mac", ""),
     )
 
 

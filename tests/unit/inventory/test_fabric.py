@@ -105,6 +105,7 @@ def test_the_collector_reads_a_whole_host(tmp_path: Path) -> None:
     assert netdevs["enp1s0f1np1"] == {
         "name": "enp1s0f1np1",
         "addresses": [{"address": "192.168.100.10", "prefix": 24}],
+        "mac": "",
         "mtu": 9000,
         "carrier": True,
         "wireless": False,

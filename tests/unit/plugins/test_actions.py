@@ -802,9 +802,17 @@ def test_a_verification_fails_with_the_first_cause_of_the_deployment() -> None:
     assert held.act("vllm_verify", phase="end", hosts=["spark1", "spark2"]) == {"changed": False}
 
 
+def test_a_verification_fails_if_one_rank_has_another_nccl() -> None:
+    held = {"holds": True, "missed": ""}
+    judged = {"spark1": {**held, "nccl": ["2.30.7"]}, "spark2": {**held, "nccl": ["2.29.7"]}}
+    run = FakeRun(hostvars={host: {"vllm_verify_judged": result} for host, result in judged.items()})
+    message = fails(run, "vllm_verify", phase="end", hosts=["spark1", "spark2"])
+    assert message.startswith("the ranks have different versions of NCCL: spark1 2.30.7, spark2 2.29.7")
+
+
 def test_a_start_that_fails_is_not_reported(spec: Spec, tmp_path: Path) -> None:
     args = verify_args(spec, tmp_path)
     probe = {**worker_probe(args["gates"], state="exited"), "unit": {"ActiveState": "failed"}}
     result = FakeRun(modules={"vllm_probe": {"probe": probe}}).act("vllm_verify", phase="gates", **args)
-    assert result.keys() == {"changed", "holds", "missed", "remoteness"}
+    assert result.keys() == {"changed", "holds", "missed", "nccl", "remoteness"}
     assert "docs/runbooks/engine-failed-to-start.md" in result["missed"]
