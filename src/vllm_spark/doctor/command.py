@@ -205,7 +205,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         stopped = [f"the server was stopped from outside: {', '.join(stops)}"] if stops else []
         empty = [f"{log.file} is empty" for log in logs if not log.lines]
         refused = [log.refusals for log in logs if log.refusals]
-        notes = [f"note: {note}; not known of this version and model" for log in logs for note in log.notes]
+        notes = [f"note: {note}" for log in logs for note in log.notes]
         yield "; ".join([f"no finding in {amount}", *stopped, *refused, *empty, *notes])
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]

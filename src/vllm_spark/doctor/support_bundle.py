@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -31,6 +32,7 @@ from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Judgement
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.places import Place
+from vllm_spark.node.deployment_state import SERVING, json_object
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
@@ -135,6 +137,7 @@ def places(collected: Collected, host: str, variables: Mapping[str, Any], deploy
             deployment=name,
             hosts=hosts_of.get(name, (host,)),
             image=_image_of(collected.files.get(f"deployments/{name}/gates.json", "")),
+            judged=_judged(collected.files, name),
         )
         for name in collected.manifest["deployments"]
     }
@@ -146,6 +149,17 @@ def _hosts_of(deployments: object) -> Iterator[tuple[str, Sequence[str]]]:
         hosts = entry.get("hosts") if isinstance(entry, dict) else None
         if isinstance(hosts, list):
             yield str(entry.get("name")), [str(host) for host in hosts]
+
+
+def _judged(files: Mapping[str, str], name: str) -> bool:
+    """Return True if the gate garbage has found the answers good since the deployment serves."""
+    state = last_words.of_files(files.items()).get(name)
+    last = json_object(files.get(f"deployments/{name}/judged.jsonl", "").strip().rpartition("\n")[2])
+    if not state or state["state"] != SERVING or "garbage" not in str((last.get("gates") or {}).get("held")):
+        return False
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(str(last.get("time"))).timestamp() >= state["since"]
+    return False
 
 
 def _image_of(gates: str) -> str:

@@ -90,7 +90,7 @@ def _alive(entry: Mapping[str, Any]) -> str:
 
 
 def _state_lines(entry: Mapping[str, Any], limit: str) -> Iterator[str]:
-    """Yield the reason of a state in which an owner looks for one, its cause by the doctor's rules, what to do, and what
+    """Yield the reason of a state in which an owner looks for one, its cause by the doctor's rules, what to do, what
     came before it. `limit`: the Sparks of the deployment, as -l takes them."""
     if not entry["why"] or (entry["state"] == STOPPED and not entry["wanted"]):
         return
