@@ -17,8 +17,8 @@ BY_SSH = re.compile(r"\bssh (?:-t )?USER@ADDRESS ")
 @dataclass(frozen=True, slots=True)
 class Place:
     """A Spark, and the deployment whose log it is. An empty value is unknown. `hosts` are those of the deployment, the
-    head first. `login` is what ssh needs to reach the Spark. `local`: it is the machine that deploys. `judged`: a gate has
-    found the answers of this start good."""
+    head first. `login` is what ssh needs to reach the Spark. `local`: it is the machine that deploys. `judged`: the
+    gate garbage has found the answers of this start good."""
 
     host: str = ""
     deployment: str = ""

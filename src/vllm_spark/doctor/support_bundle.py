@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import tarfile
@@ -136,7 +137,7 @@ def places(collected: Collected, host: str, variables: Mapping[str, Any], deploy
             variables,
             deployment=name,
             hosts=hosts_of.get(name, (host,)),
-            image=_image_of(collected.files.get(f"deployments/{name}/gates.json", "")),
+            image=str(json_object(collected.files.get(f"deployments/{name}/gates.json", "")).get("image") or ""),
             judged=_judged(collected.files, name),
         )
         for name in collected.manifest["deployments"]
@@ -155,18 +156,10 @@ def _judged(files: Mapping[str, str], name: str) -> bool:
     """Return True if the gate garbage has found the answers good since the deployment serves."""
     state = last_words.of_files(files.items()).get(name)
     last = json_object(files.get(f"deployments/{name}/judged.jsonl", "").strip().rpartition("\n")[2])
-    if not state or state["state"] != SERVING or "garbage" not in str((last.get("gates") or {}).get("held")):
-        return False
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(str(last.get("time"))).timestamp() >= state["since"]
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        serves_since = state["since"] if state and state["state"] == SERVING else math.inf
+        return "garbage" in last["gates"]["held"] and datetime.fromisoformat(last["time"]).timestamp() >= serves_since
     return False
-
-
-def _image_of(gates: str) -> str:
-    try:
-        return str(json.loads(gates)["image"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def examine(collected: Collected, known: Mapping[str, Place] = NO_PLACES) -> Examination:
