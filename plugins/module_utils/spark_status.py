@@ -17,7 +17,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import Places, history
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_deployment_state import (
+    FAILED,
+    GAVE_UP,
+    Places,
+    history,
+    parsed,
+)
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import DockerError
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_files import original
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import (
@@ -25,6 +31,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
     parse_object,
     read_object,
     read_text,
+    run,
     sha256,
 )
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launch_difference import (
@@ -74,6 +81,8 @@ SHARED = (
 )
 
 FILE_BYTES, TAIL_BYTES = 1 << 20, 16 * 1024
+# Of the journal of a unit that has failed: more than its last traceback.
+JOURNAL_LINES = 500
 METRICS_TIMEOUT_S, METRICS_BYTES = 3, 8 << 20
 # Between two samples of the counters: long enough for tokens of a slow model, short enough to wait for.
 SAMPLE_INTERVAL_S = 1.0
@@ -118,7 +127,18 @@ def deployment(name: str, root: str) -> dict[str, Any]:
         "liveness": with_age(os.path.join(root, RUN, name, "liveness.json")),
         "judged": last_judged(os.path.join(root, HISTORY, f"{name}.jsonl"), record_of(folder).get("launch")),
         "history": history(name, Places(histories=os.path.join(root, STATES)), SHOWN_TRANSITIONS),
+        "journal": journal_of_failure(name, root),
     }
+
+
+def journal_of_failure(name: str, root: str) -> list[str]:
+    """Return the last lines of the unit's journal, secrets masked, if the deployment has failed or gave up."""
+    state = parsed(text(os.path.join(root, RUN, name, "state.json")))
+    if state is None or state["state"] not in (FAILED, GAVE_UP):
+        return []
+    lines = ("--lines", str(JOURNAL_LINES), "--unit", f"vllm@{name}.service")
+    found = run("journalctl", "--quiet", "--no-pager", "--output", "cat", *lines).stdout
+    return masked(found, os.path.join(root, CONFIG, name)).splitlines()
 
 
 def present(name: str, root: str = "/") -> Present | None:
@@ -169,11 +189,16 @@ def env_changes(path: str, content: str) -> EnvFacts:
 def masked_launch(folder: str) -> str:
     """Return the launch script on the host. Texts that look like secrets are masked: the script may have been edited
     by hand."""
-    script, secrets = text(os.path.join(folder, "launch")), Secrets()
+    return masked(text(os.path.join(folder, "launch")), folder)
+
+
+def masked(content: str, folder: str) -> str:
+    """Return a text without the secrets of the deployment in this folder, and without what looks like one."""
+    secrets = Secrets()
     secrets.add(env_pairs(text(os.path.join(folder, "env"))))
-    secrets.add(in_script(script))
-    secrets.learn(script)
-    return secrets.masker()(script)
+    secrets.add(in_script(text(os.path.join(folder, "launch"))))
+    secrets.learn(content)
+    return secrets.masker()(content)
 
 
 def text(path: str) -> str:

@@ -175,6 +175,7 @@ def collect_deployment(bundle: Bundle, name: str) -> dict[str, str]:
     for file in RUN_FILES:
         bundle.file(f"{target}/run/{file}", f"{RUN_DIR}/{name}/{file}")
     bundle.file(f"{target}/states.jsonl", f"{STATES_DIR}/{name}.jsonl")
+    bundle.file(f"{target}/judged.jsonl", f"{layout.HISTORY_DIR}/{name}.jsonl")
     bundle.file(f"{target}/starts.json", f"{layout.STARTS_DIR}/{name}.json")
     logged = collect_runs(bundle, unit, state, target)
     liveness = f"vllm-liveness@{name}.service"

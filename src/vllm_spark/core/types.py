@@ -289,6 +289,7 @@ class DeploymentStatus(TypedDict):
     judged: Mapping[str, Any] | None
     derived: NotRequired[str | None]
     counters: list[Mapping[str, float]]
+    journal: NotRequired[list[str]]  # its last lines, if the deployment has failed
 
 
 class EnvFacts(TypedDict):

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from vllm_spark.core import strict_yaml
+from vllm_spark.doctor import rule_files
 
 # Where the packages begin in the path of a frame. A source tree is installed as .../vllm/vllm/ or .../vllm/.
 _PACKAGES = re.compile(r".*(?:site-|dist-|/)packages/|.*/(?=vllm/)|.*/python3\.\d+/")
@@ -31,13 +30,15 @@ class Kind:
 @cache
 def areas() -> tuple[dict[str, Any], ...]:
     """Load the areas. Raises KeyError or TypeError on a malformed file."""
-    return tuple(_file()["areas"])
+    return tuple(rule_files.load("areas")["areas"])
 
 
 @cache
 def kinds() -> tuple[Kind, ...]:
     """Load the kinds. Raises KeyError, TypeError or re.error on a malformed file."""
-    return tuple(Kind(re.compile(kind["line"]), kind["cause"], kind["fix"]) for kind in _file()["kinds"])
+    return tuple(
+        Kind(re.compile(kind["line"]), kind["cause"], kind["fix"]) for kind in rule_files.load("areas")["kinds"]
+    )
 
 
 def kind_texts(area: str, line: str, frames: Sequence[str], sentence: str) -> tuple[str, str] | None:
@@ -76,13 +77,6 @@ def area_by_words(line: str) -> str:
 
 def _area(place: str) -> str:
     return next((area for pattern, area in _prefixes() if pattern.match(place)), "")
-
-
-@cache
-def _file() -> dict[str, Any]:
-    text = resources.files("vllm_spark.doctor").joinpath("areas.yml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = strict_yaml.load_own(text)
-    return loaded
 
 
 @cache

@@ -25,6 +25,7 @@ from vllm_spark.doctor.last_words import LastWord
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.log_lines import ByteStream, blocks
 from vllm_spark.doctor.places import NOWHERE, Place
+from vllm_spark.node.deployment_state import json_object
 
 LOG_UNREADABLE = register("log-unreadable", runbook="log-unreadable")
 
@@ -150,17 +151,9 @@ def read_bundle(name: str) -> Bundle:
         raise OSError(errno.EINVAL, f"not a complete bundle ({error})", name) from error
     if not logs:
         raise OSError(errno.ENODATA, "a bundle without a log", name)
-    host = _host_of(texts.get(MANIFEST, ""))
+    host = str(json_object(texts.get(MANIFEST, "")).get("inventory_host") or "a Spark")
     words = [LastWord(host, deployment, state) for deployment, state in last_words.of_files(texts.items()).items()]
     return Bundle(logs, words)
-
-
-def _host_of(manifest: str) -> str:
-    """Return the inventory's name of the host of a bundle."""
-    try:
-        return str(json.loads(manifest)["inventory_host"])
-    except (ValueError, KeyError, TypeError):
-        return "a Spark"
 
 
 def places_of(manifest: str) -> Mapping[str, Place]:
@@ -205,7 +198,7 @@ def _lines(judgement: Judgement, logs: Sequence[Log]) -> Iterator[str]:
         stopped = [f"the server was stopped from outside: {', '.join(stops)}"] if stops else []
         empty = [f"{log.file} is empty" for log in logs if not log.lines]
         refused = [log.refusals for log in logs if log.refusals]
-        notes = [f"note: {note}; not known of this version and model" for log in logs for note in log.notes]
+        notes = [f"note: {note}" for log in logs for note in log.notes]
         yield "; ".join([f"no finding in {amount}", *stopped, *refused, *empty, *notes])
         return
     fatal = [finding for finding in judgement.findings if finding.severity != "warning"]

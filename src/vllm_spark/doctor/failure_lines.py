@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 
-from vllm_spark.core import strict_yaml
+from vllm_spark.doctor import rule_files
 
-_FILE = strict_yaml.load_own(
-    resources.files("vllm_spark.doctor").joinpath("failure_lines.yml").read_text(encoding="utf-8")
-)
+_FILE = rule_files.load("failure_lines")
 _PATTERNS = {name: re.compile(pattern) for name, pattern in _FILE["patterns"].items()}
 
 NCCL_WARNING = " NCCL WARN "  # NCCL's name for what makes a call fail
@@ -48,8 +45,3 @@ FIXES: dict[str, str] = _FILE["fixes"]
 # Names of levels in other programs, and the engine's.
 LEVELS: dict[str, str] = _FILE["levels"]
 MARKS = tuple(_FILE["marks"])
-
-
-def fatal_forms() -> list[dict[str, str]]:
-    """Return the forms of a line that end "no finding": pattern, source and example."""
-    return list(_FILE["fatal"])

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
 from typing import Any
 
-from vllm_spark.core import strict_yaml
+from vllm_spark.doctor import rule_files
 from vllm_spark.doctor.areas import area_by_words, area_of, areas, kind_texts
 from vllm_spark.doctor.tracebacks import CUDA_FAULT
 
@@ -132,8 +131,7 @@ def sentence(line: str) -> str:
 def families() -> tuple[Family, ...]:
     """Load the families in the order of their file, then the areas as families. Raises TypeError, KeyError or re.error
     on a malformed file."""
-    text = resources.files("vllm_spark.doctor").joinpath("families.yml").read_text(encoding="utf-8")
-    entries = strict_yaml.load_own(text)["families"]
+    entries = rule_files.load("families")["families"]
     named = [Family(**{**entry, "rules": tuple(_rule(**rule) for rule in entry["rules"])}) for entry in entries]
     return (*named, *map(_area, areas()))
 

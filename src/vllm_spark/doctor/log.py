@@ -190,13 +190,19 @@ class Log:
                 yield from (self._said(signature, self._findings[key], self._counts[key]) for key in keys)
 
     def _only_noted(self, signature: Signature) -> bool:
-        return signature.severity == "warning" and issues.contradicted(signature.issue, self._engine)
+        harmless = bool(signature.issue) and (self.place.judged or issues.contradicted(signature.issue, self._engine))
+        return signature.severity == "warning" and harmless
 
     @property
     def notes(self) -> list[str]:
-        """Return what is known of another version or model than this log has."""
+        """Return what a known issue warns of, which the gates or this version and model contradict."""
+        why = (
+            "the gate garbage has found its answers good"
+            if self.place.judged
+            else "not known of this version and model"
+        )
         ids = {signature.id for signature in signatures() if self._only_noted(signature)}
-        return [found.cause for (name, _), found in self._findings.items() if name in ids]
+        return [f"{found.cause}; {why}" for (name, _), found in self._findings.items() if name in ids]
 
     def _said(self, signature: Signature, finding: Finding, count: int) -> Finding:
         """Return a finding with the texts that depend on the rest of the log. They are not templates."""

@@ -17,7 +17,8 @@ BY_SSH = re.compile(r"\bssh (?:-t )?USER@ADDRESS ")
 @dataclass(frozen=True, slots=True)
 class Place:
     """A Spark, and the deployment whose log it is. An empty value is unknown. `hosts` are those of the deployment, the
-    head first. `login` is what ssh needs to reach the Spark. `local`: it is the machine that deploys."""
+    head first. `login` is what ssh needs to reach the Spark. `local`: it is the machine that deploys. `judged`: the
+    gate garbage has found the answers of this start good."""
 
     host: str = ""
     deployment: str = ""
@@ -25,6 +26,7 @@ class Place:
     image: str = ""
     login: str = ""
     local: bool = False
+    judged: bool = False
 
     @classmethod
     def of_host(cls, host: str, variables: Mapping[str, Any], **known: Any) -> Place:

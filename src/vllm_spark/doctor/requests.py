@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vllm_spark.doctor import failure_lines
-from vllm_spark.doctor.families import sentence
-from vllm_spark.doctor.findings import Finding
+from vllm_spark.doctor.families import classify, sentence
+from vllm_spark.doctor.findings import AREA, Finding
 from vllm_spark.doctor.log_lines import LogEntry
 from vllm_spark.doctor.tracebacks import NOT_FATAL, WRAPPER
 
@@ -76,8 +76,9 @@ class Requests:
             line, number = self.fault or self.first_failed
             why = sentence(line) if self.fault else "the log has no exception beside them"
             cause = f"the server fails {self.failed} of {total} requests with an error of its own (5xx): {why}"
-            runbook = "engine-failed-to-start.md"
-            yield Finding(FAILED, cause, line, _FIX_OF_SERVER, runbook, "warning", file, number, self.failed)
+            known = classify(line) if self.fault else None
+            fix = known.fix if known and not known.family.id.startswith(AREA) else _FIX_OF_SERVER
+            yield Finding(FAILED, cause, line, fix, "engine-failed-to-start.md", "warning", file, number, self.failed)
         if self.reason and self.mostly_refused:
             line, number = self.reason
             cause = f"the server refuses {self.refused} of {total} requests: {sentence(line)}"

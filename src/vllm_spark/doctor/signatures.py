@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from importlib import resources
 from typing import Any
 
-from vllm_spark.core import strict_yaml
-from vllm_spark.doctor import issues
+from vllm_spark.doctor import issues, rule_files
 from vllm_spark.doctor.findings import Finding
 from vllm_spark.recipe import variable_owners
 
@@ -125,7 +123,7 @@ def literal(alternative: str) -> str:
 def signatures() -> tuple[Signature, ...]:
     """Load the known causes, sorted by severity. Raises TypeError, ValueError or re.error on a
     malformed file."""
-    loaded = [_signature(**entry) for entry in _file()["signatures"]]
+    loaded = [_signature(**entry) for entry in rule_files.load("signatures")["signatures"]]
     return tuple(sorted(loaded, key=lambda signature: SEVERITIES.index(signature.severity)))
 
 
@@ -134,7 +132,7 @@ def harmless() -> tuple[Harmless, ...]:
     """Load the harmless lines."""
     return tuple(
         Harmless(re.compile(entry["pattern"]), entry["why"], entry["source"], entry["example"])
-        for entry in _file()["harmless"]
+        for entry in rule_files.load("signatures")["harmless"]
     )
 
 
@@ -145,12 +143,7 @@ def is_harmless(text: str) -> bool:
 
 def is_beside(text: str) -> bool:
     """Return True if the text is one of those that the engine prints beside any failure."""
-    return _beside().search(text) is not None
-
-
-@cache
-def _beside() -> re.Pattern[str]:
-    return re.compile("|".join(_file()["beside"]))
+    return any(re.search(pattern, text) for pattern in rule_files.load("signatures")["beside"])
 
 
 @cache
@@ -171,13 +164,6 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
     if "cause" in severities or not severities & {"consequence", "symptom"}:
         return list(findings)
     return [replace(one, severity="cause") if one.signature in _explainers() else one for one in findings]
-
-
-@cache
-def _file() -> dict[str, Any]:
-    text = resources.files("vllm_spark.doctor").joinpath("signatures.yml").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = strict_yaml.load_own(text)
-    return loaded
 
 
 def _signature(

@@ -11,6 +11,7 @@ import binascii
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import tarfile
@@ -19,6 +20,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -31,6 +33,7 @@ from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Judgement
 from vllm_spark.doctor.log import Log
 from vllm_spark.doctor.places import Place
+from vllm_spark.node.deployment_state import SERVING, json_object
 
 BUNDLE_NOT_WRITTEN = register("bundle-not-written", runbook="bundle-not-written")
 
@@ -134,7 +137,8 @@ def places(collected: Collected, host: str, variables: Mapping[str, Any], deploy
             variables,
             deployment=name,
             hosts=hosts_of.get(name, (host,)),
-            image=_image_of(collected.files.get(f"deployments/{name}/gates.json", "")),
+            image=str(json_object(collected.files.get(f"deployments/{name}/gates.json", "")).get("image") or ""),
+            judged=_judged(collected.files, name),
         )
         for name in collected.manifest["deployments"]
     }
@@ -148,11 +152,14 @@ def _hosts_of(deployments: object) -> Iterator[tuple[str, Sequence[str]]]:
             yield str(entry.get("name")), [str(host) for host in hosts]
 
 
-def _image_of(gates: str) -> str:
-    try:
-        return str(json.loads(gates)["image"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+def _judged(files: Mapping[str, str], name: str) -> bool:
+    """Return True if the gate garbage has found the answers good since the deployment serves."""
+    state = last_words.of_files(files.items()).get(name)
+    last = json_object(files.get(f"deployments/{name}/judged.jsonl", "").strip().rpartition("\n")[2])
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        serves_since = state["since"] if state and state["state"] == SERVING else math.inf
+        return "garbage" in last["gates"]["held"] and datetime.fromisoformat(last["time"]).timestamp() >= serves_since
+    return False
 
 
 def examine(collected: Collected, known: Mapping[str, Place] = NO_PLACES) -> Examination:

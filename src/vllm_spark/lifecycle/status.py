@@ -13,6 +13,8 @@ from typing import Any
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import drift
 from vllm_spark.deploy.drift import Drift
+from vllm_spark.doctor import diagnosis
+from vllm_spark.doctor.places import Place
 from vllm_spark.edge import lifetime, version
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
@@ -194,7 +196,7 @@ def _unanswered(spec: Spec) -> Document:
 
 def _empty() -> Document:
     of_launch = ("name", "recipe", "rank", "ranks", "wanted", "image", "model", "launch", "toolkit", "derived")
-    of_state = ("state", "why", "since", "last_end", "history")
+    of_state = ("state", "why", "since", "last_end", "history", "cause")
     return dict.fromkeys((*of_launch, *of_state, "unit", "gates", "tokens", "liveness", "taken_back", "drift", "reach"))
 
 
@@ -220,6 +222,9 @@ def _deployment(name: str, host: _Host) -> Document:
         "wanted": None if host.result.intent is None else spec is not None,
         **asdict(engine_state.of_deployment(name, facts, container)),
         "history": [{**entry, "time": engine_state.iso(entry["time"])} for entry in on_disk.get("history", [])],
+        "cause": _cause(
+            on_disk.get("journal") or [], Place(deployment=name, hosts=spec.deployment.hosts if spec else ())
+        ),
         "unit": _unit(facts["units"].get(f"vllm@{name}.service")),
         "image": _image(running),
         "model": record.get("model"),
@@ -233,6 +238,12 @@ def _deployment(name: str, host: _Host) -> Document:
         "drift": _drift_document(own_drift),
         "reach": reach.document(spec, on_disk.get("launch", ""), facts.get("edge")),
     }
+
+
+def _cause(journal: Sequence[str], place: Place) -> Document | None:
+    """Return what the doctor's rules say of the end of a unit's journal: the same as of a whole log."""
+    found = diagnosis.root_cause(journal, place)
+    return {key: getattr(found, key) for key in ("signature", "cause", "line", "fix", "runbook")} if found else None
 
 
 def _drift_of(name: str, spec: Spec | None, host: _Host) -> Drift:

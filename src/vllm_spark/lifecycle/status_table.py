@@ -12,6 +12,7 @@ from vllm_spark.core import units
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.deploy.drift import Drift
+from vllm_spark.doctor.findings import Finding, explain
 from vllm_spark.edge import lifetime, version
 from vllm_spark.lifecycle import operator_lock, reach
 from vllm_spark.lifecycle.operator_lock import LockHolder
@@ -89,12 +90,14 @@ def _alive(entry: Mapping[str, Any]) -> str:
 
 
 def _state_lines(entry: Mapping[str, Any], limit: str) -> Iterator[str]:
-    """Yield the reason of a state in which an owner looks for one, what to do, and what came before it. `limit`: the
-    Sparks of the deployment, as -l takes them."""
+    """Yield the reason of a state in which an owner looks for one, its cause by the doctor's rules, what to do, what
+    came before it. `limit`: the Sparks of the deployment, as -l takes them."""
     if not entry["why"] or (entry["state"] == STOPPED and not entry["wanted"]):
         return
     since = f" since {_time(entry['since'])}" if entry["since"] else ""
     yield f"{entry['state']}{since}: {entry['why']}"
+    if entry["cause"]:
+        yield f"its cause: {explain(Finding(**entry['cause']))}"
     if entry["state"] == GAVE_UP:
         yield typed(f"Fix: find the cause, then `ansible-playbook deploy.yml -l {limit}`. See docs/runbooks/gave-up.md")
     if before := entry["history"][-1 - BEFORE : -1]:

@@ -49,6 +49,40 @@ def packed(document: Any) -> str:
     return base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
 
 
+@pytest.mark.parametrize(
+    ("judged", "status"),
+    [
+        ('{"time": "2026-01-02T04:00:00Z", "gates": {"held": ["ready", "garbage"], "missed": []}}', 0),
+        ('{"time": "2026-01-02T02:00:00Z", "gates": {"held": ["ready", "garbage"], "missed": []}}', command.WARNINGS),
+        ('{"time": "2026-01-02T04:00:00Z", "gates": {"held": ["ready"], "missed": ["garbage"]}}', command.WARNINGS),
+        ('{"time": "soon", "gates": {"held": ["garbage"]}}', command.WARNINGS),
+        ("", command.WARNINGS),
+    ],
+)
+def test_a_gate_that_found_the_answers_of_this_start_good_turns_a_known_issue_into_a_note(
+    judged: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    since = time.mktime((2026, 1, 2, 3, 0, 0, 0, 0, 0)) - time.timezone  # 03:00 UTC
+    files = {
+        "deployments/gemma/journal.log": (
+            "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS'].\n"
+            "INFO:     Application startup complete.\n"
+        ),
+        "deployments/gemma/run/state.json": json.dumps({"state": "serving", "since": since}),
+        "deployments/gemma/judged.jsonl": f'{{"time": "2025-01-01T00:00:00Z"}}\n{judged}\n',
+    }
+    content = collected(files)
+    places = support_bundle.places(content, "spark1", {}, [])
+    run = CollectRun("spark1", "0.1.0 (abc)", requested_at=1000.0, answered_at=1010.0, places=places)
+    examination = support_bundle.examine(content, places)
+    path = support_bundle.write(tmp_path, content, examination, run)
+    assert main.main(["doctor", str(path)]) == status
+    text = capsys.readouterr().out
+    assert ("note: the experts run on VLLM_CUTLASS" in text) == (status == 0)
+    assert ("the gate garbage has found its answers good" in text) == (status == 0)
+    assert bool(examination.current.findings) == (status != 0)
+
+
 def test_the_bundle(tmp_path: Path) -> None:
     path = written(tmp_path, collected(notes=["no dmesg"]))
     stamp = time.strftime("%Y%m%dT%H%M%S", time.localtime(1010))

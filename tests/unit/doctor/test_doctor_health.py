@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_spark.doctor import command, failure_lines
+from vllm_spark.doctor import command, rule_files
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import Finding
 from vllm_spark.doctor.log import Log
@@ -125,7 +125,7 @@ def test_what_the_engine_prints_beside_any_failure_counts_only_alone() -> None:
     assert ids(STARTED + beside) == ["unrecognised"]
 
 
-FATAL = failure_lines.fatal_forms()
+FATAL = rule_files.load("failure_lines")["fatal"]
 
 
 @pytest.mark.parametrize("form", FATAL, ids=lambda form: form["source"].partition(",")[0])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_spark.doctor import command, issues
+from vllm_spark.cli import runbook
+from vllm_spark.doctor import command, diagnosis, issues
 from vllm_spark.doctor.diagnosis import judge
 from vllm_spark.doctor.findings import UNRECOGNISED, Finding
 from vllm_spark.doctor.log import Log
@@ -55,6 +56,24 @@ def test_the_log_decides_which_issue_it_shows(line: str, version: str, model: st
 def test_no_exception_of_the_file_is_an_unknown_error(issue: known_issues.KnownIssue) -> None:
     for line in (line for line in issues.lines_of(issue) if "Error: " in line):
         assert first(line.replace("…", "x").replace("%s", "x")).signature != UNRECOGNISED
+
+
+# What a log line alone does not tell.
+UNTOLD = {"engine", "model", "image", "pip", "mount"}
+OF_FLAGS = [one for one in known_issues.load() if "Error: " in one.error and not UNTOLD & set(one.when)]
+
+
+def test_enough_rules_have_the_flags_that_check_refuses() -> None:
+    assert len(OF_FLAGS) > 10
+
+
+@pytest.mark.parametrize("issue", OF_FLAGS, ids=lambda issue: issue.id)
+def test_a_rule_with_flags_is_one_for_check_the_doctor_runbook_verify_and_status(
+    issue: known_issues.KnownIssue,
+) -> None:
+    for line in issues.lines_of(issue):
+        fixes = {found.fix for found in (first(line), runbook.diagnosed(line), diagnosis.root_cause([line])) if found}
+        assert fixes == {f"{issue.instead}."}
 
 
 CUTLASS = "Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN'].\n"

@@ -120,6 +120,28 @@ def test_a_broken_lock_is_held_until_it_is_broken(text: str, tmp_path: Path) -> 
     assert spark_lock.give("mine", str(tmp_path)) == (True, None)
 
 
+def test_status_reads_the_journal_of_what_has_failed_without_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, state = tmp_path / "etc/vllm-spark/demo", tmp_path / "run/vllm-spark/demo/state.json"
+    for place in (folder, state.parent):
+        place.mkdir(parents=True)
+    (folder / "env").write_text("HF_TOKEN=one-long-secret-value\n")
+    asked: list[tuple[str, ...]] = []
+
+    def journalctl(*argv: str) -> spark_io.CommandResult:
+        asked.append(argv)
+        return spark_io.CommandResult(0, "start with one-long-secret-value\nOSError: no\n")
+
+    monkeypatch.setattr(spark_status, "run", journalctl)
+    for word, expected in (("serving", []), ("failed", ["OSError: no"]), ("gave up", ["OSError: no"])):
+        state.write_text(json.dumps({"state": word, "since": 5}))
+        found = spark_status.deployment("demo", str(tmp_path))["journal"]
+        assert found[1:] == expected
+        assert "one-long-secret-value" not in "".join(found)
+    assert [argv[-1] for argv in asked] == ["vllm@demo.service"] * 2
+
+
 def test_status_drops_what_has_another_type(tmp_path: Path) -> None:
     folder, run = tmp_path / "etc/vllm-spark/demo", tmp_path / "run/vllm-spark/demo"
     history = tmp_path / "var/lib/vllm-spark/history"

@@ -323,6 +323,21 @@ def test_each_rank_of_a_pair_has_its_own_fields(facts: dict[str, Any], tmp_path:
     text = status_table.table(documented())
     assert "spark2  pair: gave up since 1970-01-01 00:16:40: 5 failed starts in a row" in text
     assert "`ansible-playbook deploy.yml -l spark1,spark2`. See docs/runbooks/gave-up.md" in text
+    assert "its cause" not in text
+    journal = [
+        "INFO 01-02 03:04:05 start",
+        "ValueError: There is no module or parameter named 'x.y' in Gemma3ForCausalLM",
+    ]
+    merge(hosts["spark2"], {"status": {"deployments": {"pair": {"journal": journal}}}})
+    cause = documented()["hosts"][1]["deployments"][0]["cause"]
+    assert (cause["signature"], cause["line"], cause["runbook"]) == (
+        "checkpoint-unknown",
+        journal[1],
+        "engine-version.md",
+    )
+    text = status_table.table(documented())
+    assert "spark2  pair: its cause: this version of vLLM does not know the part x.y of the checkpoint" in text
+    assert "See docs/runbooks/engine-version.md" in text
     drift = documented()["hosts"][1]["deployments"][0]["drift"]
     assert drift["reasons"] == ["vllm@pair.service would be restarted: it gave up"]
     hosts["spark2"]["fabric"]["hcas"] = []
