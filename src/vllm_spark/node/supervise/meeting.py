@@ -28,6 +28,8 @@ FIX = "Fix: deploy with both hosts in -l. See docs/runbooks/pair-key.md"
 
 # Takes the link with a peer, and what it counts (None: a peer of release 0.1.0). Returns when the link has ended.
 Met = Callable[[str, Link, Count | None], Awaitable[None]]
+# Writes why this rank waits.
+Wait = Callable[[str], None]
 
 
 class HeadGaveUpError(LostError):
@@ -37,8 +39,8 @@ class HeadGaveUpError(LostError):
 class Meeting:
     """The search of one rank for the others. `hello` is what this rank runs, `count` returns its count of starts."""
 
-    def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met) -> None:
-        self._rank, self._state, self._count, self._met = rank, state, count, met
+    def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met, wait: Wait) -> None:
+        self._rank, self._state, self._count, self._met, self._wait = rank, state, count, met, wait
         self._log = RepeatedLog()
         self._unproven: list[asyncio.StreamWriter] = []
         self.hello: Message = {}
@@ -163,7 +165,7 @@ class Meeting:
         why = f"the key of deployment {self._rank.name} is not proved at {address}: {unproven}"
         text = f"waiting for {peer}: {why} — expected: the same link.key on both Sparks. {FIX}"
         if self._log(text, topic="unproven") and state == WANTED:
-            self._state.write(WANTED, f"it waits for {peer}: {why}")
+            self._wait(f"it waits for {peer}: {why}")
 
     def _matches(self, peer: str, message: Message) -> bool:
         """Return True if both ranks run the same. A difference is logged and becomes the state."""
@@ -171,7 +173,7 @@ class Meeting:
         if different:
             why = f"{peer} and this Spark are not one deployment: {'; '.join(different)}"
             if self._state.now["state"] == WANTED:
-                self._state.write(WANTED, why)
+                self._wait(why)
             self._log(f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
                       "See docs/runbooks/pair-differs.md")  # fmt: skip
         return not different
