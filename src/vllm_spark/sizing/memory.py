@@ -323,12 +323,10 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
 
     `measured_peak` is the peak of a start on the owner's Sparks in bytes; 0 is not known.
     """
-    tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
     taken = taken_parts(recipe)
     weights, workspace = held_bytes(recipe, model, taken), workspace_bytes(recipe)
     inside = [part for part in taken if part.inside]
-    cache = model.cache(tensor_parallel)
     return Fit(
         total=memory["total"],
         available=memory["available"],
@@ -340,12 +338,17 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
         room=recipe["memory"].get(
             "kv_cache_bytes", reserved - weights - workspace - sum(part.bytes for part in inside)
         ),
-        # A rank of a stage holds the cache of its own layers.
-        request=max(1, cache.request_bytes(context, recipe_engine.batched_tokens(recipe)) // rules.stages_of(recipe)),
+        request=request_bytes(recipe, model, context),
         context=context,
         parts=[*inside, *beside(recipe)],
         asked=int(host_memory.utilization(recipe) * memory["total"]) if "kv_cache_bytes" in recipe["memory"] else 0,
     )
+
+
+def request_bytes(recipe: Document, model: MemoryModel, tokens: int) -> int:
+    """Return the cache of one request of so many tokens on a rank. One of a pipeline holds that of its own layers."""
+    cache = model.cache(recipe["topology"]["tensor_parallel"])
+    return max(1, cache.request_bytes(tokens, recipe_engine.batched_tokens(recipe)) // rules.stages_of(recipe))
 
 
 def floor_bytes(recipe: Document) -> int:
