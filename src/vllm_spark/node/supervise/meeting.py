@@ -24,7 +24,6 @@ RETRY_S = 2.0
 # A peer needs milliseconds for its proof. With more connections than this the oldest is closed, so that idle ones
 # cannot keep a peer out.
 MAX_UNPROVEN = 32
-FIX = "Fix: deploy with both hosts in -l. See docs/runbooks/pair-key.md"
 
 # Takes the link with a peer, and what it counts (None: a peer of release 0.1.0). Returns when the link has ended.
 Met = Callable[[str, Link, Count | None], Awaitable[None]]
@@ -42,6 +41,8 @@ class Meeting:
     def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met, wait: Wait) -> None:
         self._rank, self._state, self._count, self._met, self._wait = rank, state, count, met, wait
         self._log = RepeatedLog()
+        self._both = "all" if len(rank.peers) > 1 else "both"
+        self._fix = f"Fix: deploy with {self._both} hosts in -l. See docs/runbooks/pair-"
         self._unproven: list[asyncio.StreamWriter] = []
         self.hello: Message = {}
 
@@ -52,7 +53,7 @@ class Meeting:
                 handshake.read_key(self._rank.key_file)
             except NoKeyError as missing:
                 why = f"this Spark has no key for the link with {' and '.join(self._rank.partners)}: {missing}"
-                if self._log(f"{why} — expected: the key that deploy installs on both. {FIX}"):
+                if self._log(f"{why} — expected: the key that deploy installs on {self._both}. {self._fix}key.md"):
                     self._state.write(WANTED, why)
                 await asyncio.sleep(RETRY_S)
             else:
@@ -163,7 +164,7 @@ class Meeting:
             self._log(f"refused a connection from {address}: {unproven}; the pair is not affected", topic="unproven")
             return
         why = f"the key of deployment {self._rank.name} is not proved at {address}: {unproven}"
-        text = f"waiting for {peer}: {why} — expected: the same link.key on both Sparks. {FIX}"
+        text = f"waiting for {peer}: {why} — expected: the same link.key on {self._both} Sparks. {self._fix}key.md"
         if self._log(text, topic="unproven") and state == WANTED:
             self._wait(f"it waits for {peer}: {why}")
 
@@ -174,6 +175,5 @@ class Meeting:
             why = f"{peer} and this Spark are not one deployment: {'; '.join(different)}"
             if self._state.now["state"] == WANTED:
                 self._wait(why)
-            self._log(f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
-                      "See docs/runbooks/pair-differs.md")  # fmt: skip
+            self._log(f"{why} — expected: the same on {self._both}. {self._fix}differs.md")
         return not different
