@@ -146,7 +146,7 @@ def of_host(
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    peers = [facts[name] for name in specs if name != host]
+    peers = [facts[name] for name in intent.rank.deployment.hosts if name != host]
     plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
