@@ -1,0 +1,162 @@
+"""Servers of three and four Sparks: their launches, their fabric, and what is refused before a download."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_launches
+
+from vllm_spark.core import paths
+from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Document
+from vllm_spark.deploy import launch, ranks
+from vllm_spark.inventory import fabric, placement, spec
+from vllm_spark.inventory.spec import Spec
+from vllm_spark.recipe import loader, rules
+from vllm_spark.sizing import memory, reference_spark
+
+SANDBOX = paths.ROOT / "sandbox" / "recipes"
+LOCK = "registry:5000/vllm-spark/engine:0.32.0-cpu"
+
+
+@pytest.fixture
+def lock(tmp_path: Any) -> Any:
+    file = tmp_path / "lock.yml"
+    file.write_text(f"images:\n  {LOCK}:\n    digest: sha256:{'5a' * 32}\n    platforms: [linux/arm64]\n")
+    return file
+
+
+def facts(hosts: Mapping[str, Spec] | tuple[str, ...]) -> dict[str, Any]:
+    return {
+        host: {"memory": dict(reference_spark.MEMORY), "fabric": reference_spark.fabric(host), "images": {}, "docker": {}}
+        for host in hosts
+    }
+
+
+def specs_of(recipe: str, hosts: tuple[str, ...], **more: Any) -> dict[str, Spec]:
+    placed = {"name": "demo", "recipe": recipe, "hosts": list(hosts), **more}
+    inventory = spec.Inventory(
+        deployments=[placed], sparks=hosts, limit=hosts, recipe_folders=(SANDBOX, paths.RECIPES), edge={"open": True}
+    )
+    return {host: found for host in hosts if (found := spec.resolve(inventory, host))}
+
+
+def argv_of(recipe: str, number: int) -> dict[str, list[str]]:
+    hosts = reference_spark.HOSTS[:number]
+    joined = ranks.join(specs_of(recipe, hosts), facts(hosts))
+    return {host: launch.argv(one) for host, one in joined.items()}
+
+
+def value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+RECIPE = "qwen3.8-flash-next-bf16-tp4"
+
+
+def test_four_ranks_join_one_engine() -> None:
+    by_host = argv_of(RECIPE, 4)
+    assert [value(argv, "--node-rank") for argv in by_host.values()] == ["0", "1", "2", "3"]
+    assert {value(argv, "--nnodes") for argv in by_host.values()} == {"4"}
+    assert {value(argv, "--tensor-parallel-size") for argv in by_host.values()} == {"4"}
+    assert {value(argv, "--master-addr") for argv in by_host.values()} == {"192.168.177.10"}
+    assert ["--headless" in argv for argv in by_host.values()] == [False, True, True, True]
+    # One fingerprint: a change of any rank is a change of the service.
+    assert len({value(argv, "--launch") for argv in by_host.values()}) == 1
+    for host, argv in by_host.items():
+        assert spark_launches.needs("\nexec " + shlex.join(argv))["peers"] == [name for name in by_host if name != host]
+
+
+def test_the_firewall_lets_every_other_rank_in() -> None:
+    hosts = reference_spark.HOSTS[:4]
+    script = launch.script(ranks.join(specs_of(RECIPE, hosts), facts(hosts))["spark2"])
+    for address in ("192.168.177.10", "192.168.177.12", "192.168.177.13"):
+        assert f'peers {{ "enp1s0f1np1" . {address} }}' in script
+    assert "Only spark1 and spark3 and spark4 may reach" in script
+    assert "ends it with the others." in script
+
+
+def test_a_rank_without_the_common_subnet_is_refused() -> None:
+    hosts = reference_spark.HOSTS[:3]
+    known = {host: one["fabric"] for host, one in facts(hosts).items()}
+    for netdev in known["spark3"]["netdevs"]:
+        netdev["addresses"] = [{"address": "10.9.0.3", "prefix": 24}]
+    with pytest.raises(RefusedError, match="no fabric joins spark1 and spark2 and spark3") as refused:
+        fabric.choose(known)
+    assert [one.id for one in refused.value.refusals] == ["fabric-none"]
+
+
+@pytest.mark.parametrize(("index", "change", "named"), [(2, "mtu", "fabric-mtu"), (1, "address", "fabric-same-address")])
+def test_every_rank_is_compared(index: int, change: str, named: str) -> None:
+    hosts = reference_spark.HOSTS[:4]
+    known = copy.deepcopy({host: one["fabric"] for host, one in facts(hosts).items()})
+    netdev = known[hosts[index]]["netdevs"][0]
+    if change == "mtu":
+        netdev["mtu"] = 1500
+    else:
+        netdev["addresses"] = copy.deepcopy(known["spark4"]["netdevs"][0]["addresses"])
+    with pytest.raises(RefusedError) as refused:
+        fabric.choose(known)
+    assert named in {one.id for one in refused.value.refusals}
+
+
+def changed(**topology: Any) -> Document:
+    recipe = loader.load(RECIPE).document
+    return {**recipe, "topology": {**recipe["topology"], **topology}}
+
+
+@pytest.mark.parametrize(
+    ("topology", "fault"),
+    [
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, ""),
+        ({"nodes": 8, "tensor_parallel": 8}, ""),
+        ({"tensor_parallel": 2}, "topology.tensor_parallel: 2"),
+        ({"nodes": 3, "pipeline_parallel": 2}, "topology.tensor_parallel: 4 and pipeline_parallel: 2"),
+        ({"executor": "ray"}, "topology.executor: ray"),
+        ({"executor": "uni"}, "topology.executor: uni"),
+    ],
+)
+def test_the_ranks_of_a_topology_are_its_sparks(topology: dict[str, Any], fault: str) -> None:
+    found = [one.what for one in rules.recipe_faults(changed(**topology), RECIPE)]
+    assert found == ([fault] if fault else [])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "topology", "engine", "text"),
+    [
+        ("minimax-m2.7-nvfp4-tp2", {"nodes": 4, "tensor_parallel": 4}, "0.30.0", ""),
+        ("minimax-m2.7-nvfp4-tp2", {"nodes": 4, "tensor_parallel": 4}, "0.24.0", "NCCL 2.28.9 leaks the slots"),
+        ("minimax-m2.7-nvfp4-tp2", {"nodes": 3, "tensor_parallel": 3}, "0.30.0", "3 ranks cannot share"),
+        ("minimax-m2.7-nvfp4-tp2", {"nodes": 4, "tensor_parallel": 4, "executor": "ray"}, "0.30.0", "executor ray"),
+        (RECIPE, {"tensor_parallel": 2, "pipeline_parallel": 2}, "0.30.0", "vLLM starts no drafter under one"),
+    ],
+)
+def test_what_fails_over_a_switch_is_refused_before_a_download(
+    recipe: str, topology: dict[str, Any], engine: str, text: str
+) -> None:
+    document = loader.load(recipe).document
+    document = {
+        **document,
+        "topology": {**document["topology"], **topology},
+        "engine": {"version": engine, **({"ray": "2.55.1"} if topology.get("executor") == "ray" else {})},
+    }
+    refusals = [str(one) for one in placement.executor_refusals(document)]
+    assert len(refusals) == bool(text), refusals
+    assert all(text in one for one in refusals)
+
+
+def test_a_rank_of_a_pipeline_holds_its_stage() -> None:
+    recipe = loader.load("minimax-m2.7-nvfp4-tp2").document
+    model = memory.model_of(recipe)
+    assert model
+    four = {**recipe, "topology": {"nodes": 4, "tensor_parallel": 4, "executor": "mp"}}
+    stages = {**recipe, "topology": {"nodes": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "mp"}}
+    whole, of_stage = (memory.fit(one, model, reference_spark.MEMORY, 8192) for one in (four, stages))
+    # The layers are as many on each rank; the end of a pipeline has the output head whole.
+    assert 1.0 < of_stage.weights / whole.weights < 1.1
+    pair = memory.fit(recipe, model, reference_spark.MEMORY, 8192)
+    assert of_stage.request == pair.request // 2
