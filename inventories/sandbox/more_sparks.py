@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Sparks of the sandbox after the first two: `SPARKS=4 make sandbox-up` has four. An inventory script of Ansible."""
+"""The Sparks of the sandbox after the first two, as an inventory script: `SPARKS=4 make sandbox-up` has four."""
 
 import json
 import os

@@ -330,7 +330,7 @@ class Link:
     dead: Process | None = None
 
     def __post_init__(self) -> None:
-        if len(self.world.sparks) > 2:  # the head of a pair reads no beat  # noqa: PLR2004
+        if len(self.world.sparks) > 2:  # the head of a pair reads no beat
             self.world.at(link.BEAT_S, self._beat)
 
     def _beat(self) -> None:

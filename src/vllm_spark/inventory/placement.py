@@ -104,7 +104,7 @@ def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]
         head = ", the head," if absent[0] == deployment.hosts[0] else ""
         yield HALF_A_PAIR(
             what=f"the limit leaves out {', '.join(absent)}{head} of deployment {deployment.name}",
-            expected=f"all of its hosts, because {'a pair is' if nodes == 2 else 'its ranks are'} one service",
+            expected=f"all of its hosts, because {'a pair is' if nodes == 2 else 'its ranks are'} one service",  # noqa: PLR2004  a pair
             fix=f"run the same command with -l {','.join(deployment.hosts)}.",
         )
 

@@ -140,7 +140,7 @@ class _Server:
         )
 
     def _fit(self, model: MemoryModel, rank: int) -> Fit:
-        """Return the division of one rank's memory. The head holds more, and the ends of a pipeline hold other parts."""
+        """Return the division of one rank's memory. The head holds more, the ends of a pipeline other parts."""
         tokens = self.wanted.request.context or request_limits.longest(self.recipe, model.architecture)
         fit = memory.fit(self.recipe, model, self.wanted.memory, tokens)
         if self.stages > 1:

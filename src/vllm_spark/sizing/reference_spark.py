@@ -31,7 +31,7 @@ def facts(nodes: int, size_gb: int) -> dict[str, Facts]:
     return {name: {"memory": memory(size_gb)} for name in names}
 
 
-# The two lanes of one cable, or of a switch, as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
+# The two lanes of one cable or of a switch as in NVIDIA's connect-two-sparks: netdev, HCA, PCI address, subnet.
 LANES = (
     ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),

@@ -9,6 +9,7 @@ from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastRequest
 from vllm_spark.sizing.prediction import Prediction
 
+
 def on_ranks(recipe: Document, nodes: int, tensor_parallel: int) -> Document:
     """Return a recipe for another number of Sparks, in stages of a pipeline if fewer share a layer. It is for a
     forecast.

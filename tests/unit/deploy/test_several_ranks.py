@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,29 +18,24 @@ from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import loader, rules
 from vllm_spark.sizing import memory, reference_spark
 
-SANDBOX = paths.ROOT / "sandbox" / "recipes"
-LOCK = "registry:5000/vllm-spark/engine:0.32.0-cpu"
+RECIPE = "qwen3.8-flash-next-bf16-tp4"
 
 
-@pytest.fixture
-def lock(tmp_path: Any) -> Any:
-    file = tmp_path / "lock.yml"
-    file.write_text(f"images:\n  {LOCK}:\n    digest: sha256:{'5a' * 32}\n    platforms: [linux/arm64]\n")
-    return file
-
-
-def facts(hosts: Mapping[str, Spec] | tuple[str, ...]) -> dict[str, Any]:
+def facts(hosts: tuple[str, ...]) -> dict[str, Any]:
     return {
-        host: {"memory": dict(reference_spark.MEMORY), "fabric": reference_spark.fabric(host), "images": {}, "docker": {}}
+        host: {
+            "memory": dict(reference_spark.MEMORY),
+            "fabric": reference_spark.fabric(host),
+            "images": {},
+            "docker": {},
+        }
         for host in hosts
     }
 
 
-def specs_of(recipe: str, hosts: tuple[str, ...], **more: Any) -> dict[str, Spec]:
-    placed = {"name": "demo", "recipe": recipe, "hosts": list(hosts), **more}
-    inventory = spec.Inventory(
-        deployments=[placed], sparks=hosts, limit=hosts, recipe_folders=(SANDBOX, paths.RECIPES), edge={"open": True}
-    )
+def specs_of(recipe: str, hosts: tuple[str, ...]) -> dict[str, Spec]:
+    placed = {"name": "demo", "recipe": recipe, "hosts": list(hosts)}
+    inventory = spec.Inventory([placed], hosts, hosts, recipe_folders=(paths.RECIPES,), edge={"open": True})
     return {host: found for host in hosts if (found := spec.resolve(inventory, host))}
 
 
@@ -53,9 +47,6 @@ def argv_of(recipe: str, number: int) -> dict[str, list[str]]:
 
 def value(argv: list[str], flag: str) -> str:
     return argv[argv.index(flag) + 1]
-
-
-RECIPE = "qwen3.8-flash-next-bf16-tp4"
 
 
 def test_four_ranks_join_one_engine() -> None:
@@ -90,7 +81,9 @@ def test_a_rank_without_the_common_subnet_is_refused() -> None:
     assert [one.id for one in refused.value.refusals] == ["fabric-none"]
 
 
-@pytest.mark.parametrize(("index", "change", "named"), [(2, "mtu", "fabric-mtu"), (1, "address", "fabric-same-address")])
+@pytest.mark.parametrize(
+    ("index", "change", "named"), [(2, "mtu", "fabric-mtu"), (1, "address", "fabric-same-address")]
+)
 def test_every_rank_is_compared(index: int, change: str, named: str) -> None:
     hosts = reference_spark.HOSTS[:4]
     known = copy.deepcopy({host: one["fabric"] for host, one in facts(hosts).items()})
@@ -153,10 +146,14 @@ def test_a_rank_of_a_pipeline_holds_its_stage() -> None:
     recipe = loader.load("minimax-m2.7-nvfp4-tp2").document
     model = memory.model_of(recipe)
     assert model
-    four = {**recipe, "topology": {"nodes": 4, "tensor_parallel": 4, "executor": "mp"}}
-    stages = {**recipe, "topology": {"nodes": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "executor": "mp"}}
-    whole, of_stage = (memory.fit(one, model, reference_spark.MEMORY, 8192) for one in (four, stages))
-    # The layers are as many on each rank; the end of a pipeline has the output head whole.
-    assert 1.0 < of_stage.weights / whole.weights < 1.1
-    pair = memory.fit(recipe, model, reference_spark.MEMORY, 8192)
-    assert of_stage.request == pair.request // 2
+
+    def fit(tensor: int, stages: int) -> memory.Fit:
+        topology = {"nodes": tensor * stages, "tensor_parallel": tensor, "executor": "mp"}
+        split = {**recipe, "topology": {**topology, **({"pipeline_parallel": stages} if stages > 1 else {})}}
+        return memory.fit(split, model, reference_spark.MEMORY, 8192)
+
+    # 62 layers in two stages are as many on each rank. An end has the embedding or the output head, which are alike.
+    assert fit(2, 2).weights == fit(4, 1).weights
+    # In three stages one has 21 of them, and an end of the pipeline on top.
+    assert 1.0 < fit(1, 3).weights * 3 / fit(1, 1).weights < 1.05
+    assert fit(2, 2).request == fit(2, 1).request // 2
