@@ -14,6 +14,7 @@ from typing import Any
 
 from vllm_spark.deploy import files
 from vllm_spark.node import host_layout
+from waiting import until
 
 LAUNCH = "1f"
 IMAGE = "engine@sha256:deadbeef"
@@ -94,7 +95,8 @@ class RankProcess:
         return str(json.loads((self.folder / "starts" / "demo.json").read_text())["start"]["id"])
 
     def kill_container(self) -> None:
-        """End the container as a crash does."""
+        """End the container as a crash does, once its process runs."""
+        until(lambda: (pid := (self.folder / "pid").read_text().strip()) and Path("/proc", pid).exists())
         os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
     def start(self, rank: int, address: str, peers: str | Mapping[str, str], port: int, api: str = "") -> None:
