@@ -13,7 +13,7 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.deploy import launch, ranks
-from vllm_spark.inventory import fabric, placement, spec
+from vllm_spark.inventory import deployment, fabric, placement, spec
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import loader, rules
 from vllm_spark.sizing import memory, reference_spark
@@ -69,6 +69,17 @@ def test_the_firewall_lets_every_other_rank_in() -> None:
         assert f'peers {{ "enp1s0f1np1" . {address} }}' in script
     assert "Only spark1 and spark3 and spark4 may reach" in script
     assert "ends it with the others." in script
+
+
+def test_deployments_on_other_sparks_run_beside_it() -> None:
+    """Both have the usual ports, and one turn deploys both."""
+    left, right = (
+        {"name": name, "recipe": RECIPE, "hosts": list(hosts)}
+        for name, hosts in (("left", reference_spark.HOSTS[:4]), ("right", reference_spark.HOSTS[4:8]))
+    )
+    placed = deployment.parse([left, right])
+    assert deployment.turns(placed) == [["left", "right"]]
+    assert [deployment.port_set(placed, one.name) for one in placed] == [0, 0]
 
 
 def test_a_rank_without_the_common_subnet_is_refused() -> None:

@@ -44,6 +44,7 @@ class Meeting:
         self._both = "all" if len(rank.peers) > 1 else "both"
         self._fix = f"Fix: deploy with {self._both} hosts in -l. See docs/runbooks/pair-"
         self._unproven: list[asyncio.StreamWriter] = []
+        self._here: set[str] = set()
         self.hello: Message = {}
 
     async def wait_for_key(self) -> None:
@@ -77,8 +78,9 @@ class Meeting:
         async with server:
             while True:
                 await asyncio.sleep(LOG_INTERVAL_S)
-                others = " and ".join(rank.partners)
-                self._say_waiting(f"waiting for {others} to connect to {rank.address}:{rank.port}")
+                if missing := [peer for peer in rank.partners if peer not in self._here]:
+                    others = " and ".join(missing)
+                    self._say_waiting(f"waiting for {others} to connect to {rank.address}:{rank.port}")
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one connection to the head."""
@@ -115,7 +117,11 @@ class Meeting:
             worker.send({**self.hello, "count": self._count()} if counts else self.hello)
             if self._matches(peer, message):
                 theirs = starts.count_of((await worker.expect("count"))["count"]) if counts else None
-                await self._met(peer, worker, theirs)
+                self._here.add(peer)
+                try:
+                    await self._met(peer, worker, theirs)
+                finally:
+                    self._here.discard(peer)
 
     # A worker
 
