@@ -180,7 +180,9 @@ def after_hello(theirs: dict[str, Any], *more: dict[str, Any], peer: str = "127.
     async def scene() -> None:
         state = host.RankState(rank())
         state.write("wanted")
-        meet = meeting.Meeting(rank(peer=peer), state, lambda: dataclasses.asdict(COUNT), met)
+        meet = meeting.Meeting(
+            rank(peer=peer), state, lambda: dataclasses.asdict(COUNT), met, lambda why: state.write("wanted", why)
+        )
         meet.hello = HELLO
         server = await asyncio.start_server(meet.accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
@@ -243,7 +245,7 @@ def found(*said: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     async def scene() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         worker = rank(1, port=server.sockets[0].getsockname()[1])
-        meet = meeting.Meeting(worker, host.RankState(worker), lambda: dataclasses.asdict(COUNT), met)
+        meet = meeting.Meeting(worker, host.RankState(worker), lambda: dataclasses.asdict(COUNT), met, print)
         meet.hello = HELLO
         try:
             await meet.find_head()

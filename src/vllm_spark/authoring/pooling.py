@@ -86,7 +86,7 @@ def compose(
 def gates(role: str, nodes: int, gate: Document) -> dict[str, Any]:
     """Return the gates of a recipe of a role. `gate` is what the gate of the role is told."""
     return {
-        "ready": {"deadline_s": composing.DEADLINES_S[nodes]},
+        "ready": {"deadline_s": composing.DEADLINES_S[min(nodes, 2)]},
         "use": {"no-unknown-variable": True},
         **({"fabric": {"network": "IB"}} if nodes > 1 else {}),
         role: dict(gate),

@@ -153,7 +153,8 @@ def of_host(
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    plan = build(ranked[host], reported, toolkit, [facts[name] for name in specs if name != host])
+    peers = [facts[name] for name in intent.rank.deployment.hosts if name != host]
+    plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
@@ -289,7 +290,7 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     """Return the lines that an operator reads before anything changes: what happens here and why, and open issues. A
     verb that does not act speaks in the conditional."""
     action = "stays" if plan.settled else f"{_future(acts)} {plan.state}"
-    where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
+    where = f"rank {spec.rank} of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     of_launch = plan.reason == unit_state.LAUNCH_CHANGED and plan.on_host.changes
     reason = f"{plan.reason}: {of_launch}" if of_launch else plan.reason
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {reason}", *_of_launch(plan, acts=acts)]

@@ -17,6 +17,7 @@ from typing import Any
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB, gib
+from vllm_spark.recipe import rules
 from vllm_spark.recipe.attention_layers import Attention
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import memory, recipe_engine, request_limits
@@ -30,7 +31,7 @@ IDLE_BYTES, GROWTH_BYTES, GROWTH_TOKENS = int(1.1 * GIB), int(1.1 * GIB), 8192
 # The engine compares shares of the memory; two digits are what a person reads.
 SHARE_STEPS = 100
 # Flags with which the cache of a rank is another one, and the widths of its numbers without scales beside them.
-OTHER_CACHE = frozenset(("num-gpu-blocks-override", "pipeline-parallel-size", "decode-context-parallel-size"))
+OTHER_CACHE = frozenset(("num-gpu-blocks-override", "decode-context-parallel-size"))
 WHOLE_BYTES = (1.0, 2.0)
 # The key of `memory` of a plan whose cache no recipe sets.
 DIVIDED_KEY = "divided"
@@ -84,7 +85,7 @@ def of_recipe(name: str, recipe: Document) -> Budget:
     batched, request, longest = recipe_engine.batched_tokens(recipe), 0, 0
     if model:
         longest = request_limits.longest(recipe, model.architecture)
-        request = model.cache(recipe["topology"]["tensor_parallel"]).request_bytes(longest, batched)
+        request = memory.request_bytes(recipe, model, longest)
     return Budget(
         name=name,
         weights=weights,
@@ -194,7 +195,7 @@ def cache_tokens(recipe: Document) -> int | None:
     (sizing/kv_cache.py).
     """
     model = memory.model_of(recipe) if "kv_cache_bytes" in recipe["memory"] else None
-    if model is None or "drafter" in recipe or OTHER_CACHE & recipe["args"].keys():
+    if model is None or "drafter" in recipe or OTHER_CACHE & recipe["args"].keys() or rules.stages_of(recipe) > 1:
         return None
     cache = model.cache(recipe["topology"]["tensor_parallel"])
     (group, *others), mixers = cache.groups, model.architecture.attention

@@ -25,7 +25,7 @@ def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: A
 
 
 def pair(peer: str, mark: str = "a", derived: bool = False, **more: Any) -> dict[str, Any]:
-    needs = {"pair": True, "peer": peer}
+    needs = {"pair": True, "peers": [peer] if peer else []}
     return {"current": launch("c", needs=needs), "previous": launch(mark, derived, needs=needs), **more}
 
 

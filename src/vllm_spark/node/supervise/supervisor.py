@@ -56,7 +56,7 @@ class Supervisor:
         self.attempt = Attempt(self, rank.name, rank.rank, rank.partners, deadline_s)
         self.attempt.in_turn = rank.in_turn
         self._turn, self._queueing = Turn(rank.name, rank_module.PLACES), 0
-        self._meeting = Meeting(rank, self._state, self._count, self._met)
+        self._meeting = Meeting(rank, self._state, self._count, self._met, self.attempt.wait)
         self._links: dict[str, Link] = {}
         self._child: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Future[None] | None = None
