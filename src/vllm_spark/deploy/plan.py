@@ -84,6 +84,7 @@ class Plan:
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
     reason: str = ""
+    lent: str = ""  # until when and by whom its memory is lent: it stays down; empty if it is not
     gates: Document = field(default_factory=dict)  # a GateRequest as JSON
     edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
@@ -232,7 +233,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     on_host = hand_edit.on_host(spec, facts)
-    settled = state == "started" and unit_state.settled(spec, facts)
+    settled, lent = state == "started" and unit_state.settled(spec, facts), unit_state.lent(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -251,12 +252,13 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         on_host=on_host,
         unedit=on_host.edited and not on_host.ran,
         proven=_is_proven(spec, facts, fingerprint),
-        stop_units=unit_state.units_to_stop(spec, facts),
+        stop_units=[] if lent else unit_state.units_to_stop(spec, facts),
         make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
         settled=settled,
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
+        lent=lent,
         gates=gate_request,
         edge=_edge(intent, facts),
         firewall=firewall.steps(intent, facts),

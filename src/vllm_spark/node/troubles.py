@@ -12,6 +12,8 @@ from typing import NamedTuple
 from vllm_spark.node.deployment_state import (
     FAILED,
     GAVE_UP,
+    LEASE_OVER,
+    LENT,
     LOADING,
     NOT_STARTED,
     SERVING,
@@ -39,6 +41,7 @@ FIXES: dict[str, tuple[int, str]] = {
     "not-started": (2, "`vllm-spark status` says why; `vllm-spark deploy` starts it."),
     "down": (2, "`vllm-spark status` says why; `vllm-spark collect -l {host}` has the cause."),
     "gave-up": (3, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it again."),
+    "lease-held": (1, "end that program, or `vllm-spark lend {host}` with more --hours."),
     "edge-down": (1, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it."),
     "certificate": (1, "`vllm-spark deploy` renews it; replace a certificate of your own first."),
     "silent": (2, "look at its power, its lamp and its network; see docs/runbooks/spark-died.md."),
@@ -150,7 +153,8 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
 def _subjects(look: Look, memory: Memory) -> Iterator[Subject]:
     for one in look.deployments:
         state, end = one.state["state"], f"{one.name} on {look.host} serves again"
-        yield Subject(f"vllm@{one.name}", None if state == STOPPED else state == SERVING, end, one)
+        rests = state == STOPPED or (state == LENT and not one.state["why"].startswith(LEASE_OVER))
+        yield Subject(f"vllm@{one.name}", None if rests else state == SERVING, end, one)
     if look.edge_fault is not None:
         yield Subject("edge-down", not look.edge_fault, f"the edge of {look.host} runs again")
     if look.certificate_end is not None:
@@ -189,6 +193,8 @@ def _of_deployment(one: Deployment, look: Look, bad_since: float) -> Iterator[Me
     """Yield the troubles of a deployment. A worker tells only that it is alone: its head tells the rest."""
     state, now, where = one.state, one.state["state"], f"{one.name} on {look.host}"
     alone = now == WANTED and bool(state["peers"])
+    if now == LENT:
+        yield Message("lease-held", f"{where} does not come back", state["why"], state["since"], one.name)
     if one.rank and not alone:
         return
     for at, why in one.hangs:
