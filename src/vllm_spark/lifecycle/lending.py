@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vllm_spark.core.refusal import Fix, Refusal, register
@@ -20,6 +20,7 @@ from vllm_spark.node.host_layout import LEND, deployment_of
 from vllm_spark.node.lease import Lease
 
 LENT = register("lent", runbook="lease")
+LEND_NOT_STOPPED = register("lend-not-stopped", runbook="lease")
 LEND_OUTSIDE = register("lend-outside", runbook="lease")
 LEND_TIME = register("lend-time", runbook="lease")
 LEND_TOO_MUCH = register("lend-too-much", runbook="lease")
@@ -51,7 +52,6 @@ class Part:
     lease: Lease | None = None
     ends: bool = False
     stop: tuple[str, ...] = ()
-    running: tuple[str, ...] = ()
 
     @property
     def begin(self) -> list[str]:
@@ -60,13 +60,23 @@ class Part:
             return [LEND, "--end"]
         return [LEND, "--begin", self.lease.text().strip()] if self.lease else []
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the part as an action returns it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Part:
+        """Build from a part that was converted to JSON."""
+        noted = document["lease"] and lease.parsed({**document["lease"], "lent": [*document["lease"]["lent"]]})
+        return cls(noted, document["ends"], tuple(document["stop"]))
+
     def steps(self, drain_s: float) -> SwitchSteps:
         """Return the steps of vllm-switch by which its deployments stop."""
         order: SwitchOrder = {
             "involved": True,
             "starts": False,
             "stop": [*self.stop],
-            "running": [*self.running],
+            "running": [*self.stop],
             "others": [],
             "old": "",
         }
@@ -87,7 +97,8 @@ def parts(wish: Wish, deployments: Sequence[Deployment], facts: Mapping[str, Fac
         )
     leases = {host: lease.parsed(one["status"].get("lease") or {}) for host, one in facts.items()}
     if wish.end:
-        return {host: Part(ends=found is not None and found.spark == wish.spark) for host, found in leases.items()}
+        lender = getattr(leases[wish.spark], "spark", "")
+        return {host: Part(ends=found is not None and found.spark == lender) for host, found in leases.items()}
     until, place = _end_of(wish, now), {one.name: number for number, one in enumerate(deployments)}
     own = facts[wish.spark]
     stop = _stops(wish, own, place)
@@ -107,7 +118,7 @@ def parts(wish: Wish, deployments: Sequence[Deployment], facts: Mapping[str, Fac
         kept = [name for name in (held.lent if held else ()) if name not in here and host != wish.spark]
         runs = tuple(name for name in here if name in _running(one))
         noted = Lease(wish.spark, wish.gib, until, "vllm-spark lend", (*here, *kept))
-        found[host] = Part(noted, stop=runs, running=runs) if here or host == wish.spark else Part()
+        found[host] = Part(noted, stop=runs) if here or host == wish.spark else Part()
     _refuse_outside(deployments, stop, facts)
     return found
 
@@ -117,12 +128,14 @@ def _end_of(wish: Wish, now: float) -> float:
     until = now + wish.hours * HOUR_S
     if wish.until:
         until = _moment(wish.until, now)
-    if not (0 < wish.gib and bool(wish.hours) != bool(wish.until) and now < until <= now + MOST_HOURS * HOUR_S):
+    if not (wish.gib > 0 and bool(wish.hours) != bool(wish.until) and now < until <= now + MOST_HOURS * HOUR_S):
         typed = f"--gib {wish.gib:g} --hours {wish.hours:g}" + (f" --until {wish.until!r}" if wish.until else "")
         raise LEND_TIME.error(
             what=f"lend has {typed}",
             expected="--gib above 0, and one of --hours above 0 and --until with a time of the next year",
-            fix=Fix(f"vllm-spark lend {wish.spark} --gib 40 --hours 3", "Or --until 18:30, or --until '2027-01-31 18:30'."),
+            fix=Fix(
+                f"vllm-spark lend {wish.spark} --gib 40 --hours 3", "Or --until 18:30, or --until '2027-01-31 18:30'."
+            ),
         )
     return until
 
@@ -146,7 +159,9 @@ def _stops(wish: Wish, own: Facts, place: Mapping[str, int]) -> list[str]:
     """Return which deployments stop. One that runs and is not in the inventory stops before all others. Raises
     RefusedError."""
     total, available = own["memory"]["total"], own["memory"]["available"]
-    rooms: dict[str, Mapping[str, Any]] = {name: (own["records"].get(name) or {}).get("room") or {} for name in own["placed"]}
+    rooms: dict[str, Mapping[str, Any]] = {
+        name: (own["records"].get(name) or {}).get("room") or {} for name in own["placed"]
+    }
     floor = max((int(room.get("floor_bytes", 0)) for room in rooms.values()), default=0)
     running = sorted(_running(own) & {*rooms}, key=lambda name: place.get(name, len(place)), reverse=True)
     takes = {name: unit_limits.needed(rooms[name], total) - int(rooms[name].get("floor_bytes", 0)) for name in running}
@@ -165,7 +180,10 @@ def _stops(wish: Wish, own: Facts, place: Mapping[str, int]) -> list[str]:
             what=f"{wish.spark} would have {gib(max(free(stop), 0))} for another program without any deployment, and "
             f"{gib(floor)} stay free for the host",
             expected=f"{wish.gib:g} GiB",
-            fix=Fix(f"vllm-spark lend {wish.spark} --gib {max(free(stop), GIB) // GIB} --hours 3", "Or end what holds the rest."),
+            fix=Fix(
+                f"vllm-spark lend {wish.spark} --gib {max(free(stop), GIB) // GIB} --hours 3",
+                "Or end what holds the rest.",
+            ),
         )
     for name in reversed(stop[:]):
         others = [other for other in stop if other != name]
@@ -192,12 +210,32 @@ def _refuse_outside(deployments: Sequence[Deployment], stop: Collection[str], fa
             )
 
 
-def refusal(name: str, host: str, why: str, spark: str) -> Refusal:
+def refusal(name: str, host: str, why: str) -> Refusal:
     """Return why a verb must not start a deployment: its memory is lent."""
     return LENT(
         what=f"{name} is lent on {host} {why}",
         expected="a deployment that is not lent",
-        fix=Fix(f"vllm-spark lend {spark} --end", "It ends the lease now."),
+        fix=Fix(f"vllm-spark lend {host} --end", "It ends the lease now."),
+    )
+
+
+def not_stopped(host: str, why: str) -> Refusal:
+    """Return the refusal of a host on which a unit did not stop. The lease holds."""
+    return LEND_NOT_STOPPED(
+        what=f"what is lent on {host} did not stop: {why}",
+        expected="stopped units",
+        fix=Fix(f"ansible-playbook collect.yml -l {host}", "The same command again stops what still runs."),
+    )
+
+
+def preview(part: Part) -> list[str]:
+    """Return the lines of --check."""
+    if part.ends:
+        return ["the lease would end, and its deployments would start where the memory is free"]
+    return (
+        [f"{' and '.join(part.stop) or 'nothing'} would stop until {lease.when(part.lease.until)}"]
+        if part.lease
+        else []
     )
 
 
@@ -217,8 +255,3 @@ def report(wish: Wish, part: Part, told: Mapping[str, Any], free: Mapping[str, A
         held = f", and {free['holder']}" if short and free["holder"] else ""
         lines.append(f"{gib(free['available'])} are available{held}")
     return lines
-
-
-def offer(host: str, size: int) -> str:
-    """Return the sentence that offers a lease of so many bytes to a foreign process."""
-    return f"`vllm-spark lend {host} --gib {max(1, -(-size // GIB))} --hours 3` lends it that memory for a time"

@@ -73,7 +73,11 @@ def parsed(document: Mapping[str, Any]) -> Lease | None:
     spark, by, lent = document["spark"], document["by"], document["lent"]
     gib, until = number(document["gib"]), number(document["until"])
     words = [spark, by, *(lent if isinstance(lent, list) else [None])]
-    if gib is None or until is None or not all(isinstance(word, str) and word and word == clean(word) for word in words):
+    if (
+        gib is None
+        or until is None
+        or not all(isinstance(word, str) and word and word == clean(word) for word in words)
+    ):
         return None
     return Lease(spark, gib, until, by, tuple(lent))
 

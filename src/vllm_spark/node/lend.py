@@ -56,7 +56,7 @@ class Placed:
 
 def due(lent: Sequence[str], placed: Mapping[str, Placed], available: int) -> tuple[list[str], list[str], list[str]]:
     """Return which deployments come back now that their lease has ended, which wait for memory, and which stay stopped
-    because no boot starts them. `available` is the memory in bytes; servers that still load take their part of it. Pure."""
+    because no boot starts them. `available` is the memory in bytes; servers that still load take their part."""
     here = [name for name in lent if name in placed]
     free = available - sum(one.takes for one in placed.values() if one.state in LOADS)
     back: list[str] = []

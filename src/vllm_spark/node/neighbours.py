@@ -29,6 +29,7 @@ def give_way(
             lacks -= held[other]
     return [] if lacks > 0 else chosen
 
+
 def refusal(name: str, known: Sequence[str], places: Places) -> str:
     """Return why vllm-switch must not start a deployment; empty if it may. `known`: those of this Spark."""
     if name not in known:

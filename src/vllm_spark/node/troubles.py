@@ -26,6 +26,8 @@ from vllm_spark.node.unit_limits import READY_S
 
 # A restart of the edge takes a few seconds. Looks are a minute apart.
 EDGE_S = 90.0
+# A program that has borrowed memory may end a little late.
+LEASE_S = 300.0
 # A boot takes two minutes.
 SILENT_S = 180.0
 # Any deploy within the certificate's last 90 days renews it (edge/authority.py). So many days are left for one.
@@ -153,8 +155,9 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
 def _subjects(look: Look, memory: Memory) -> Iterator[Subject]:
     for one in look.deployments:
         state, end = one.state["state"], f"{one.name} on {look.host} serves again"
-        rests = state == STOPPED or (state == LENT and not one.state["why"].startswith(LEASE_OVER))
-        yield Subject(f"vllm@{one.name}", None if rests else state == SERVING, end, one)
+        yield Subject(f"vllm@{one.name}", None if state in (STOPPED, LENT) else state == SERVING, end, one)
+        held = state == LENT and one.state["why"].startswith(LEASE_OVER)
+        yield Subject(f"lease@{one.name}", not held, f"the memory of {one.name} on {look.host} is free again", one)
     if look.edge_fault is not None:
         yield Subject("edge-down", not look.edge_fault, f"the edge of {look.host} runs again")
     if look.certificate_end is not None:
@@ -178,6 +181,10 @@ def _troubles(one: Subject, look: Look, bad_since: float) -> Iterator[Message]:
     elif one.key.startswith("silent@") and one.well is False and look.now - bad_since >= SILENT_S:
         what = f"{one.key.partition('@')[2]} does not answer {look.host}"
         yield Message("silent", what, "it has no power, it is frozen, or its network is down", bad_since)
+    elif one.of and one.key.startswith("lease@"):
+        if one.well is False and look.now - bad_since >= LEASE_S:
+            what = f"{one.of.name} on {look.host} does not come back"
+            yield Message("lease-held", what, one.of.state["why"], bad_since, one.of.name)
     elif one.of:
         yield from _of_deployment(one.of, look, bad_since)
     elif one.key == "edge-down" and look.edge_fault and look.now - bad_since >= EDGE_S:
@@ -193,8 +200,6 @@ def _of_deployment(one: Deployment, look: Look, bad_since: float) -> Iterator[Me
     """Yield the troubles of a deployment. A worker tells only that it is alone: its head tells the rest."""
     state, now, where = one.state, one.state["state"], f"{one.name} on {look.host}"
     alone = now == WANTED and bool(state["peers"])
-    if now == LENT:
-        yield Message("lease-held", f"{where} does not come back", state["why"], state["since"], one.name)
     if one.rank and not alone:
         return
     for at, why in one.hangs:

@@ -61,7 +61,8 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
                 {
                     "name": title if kind == "process" else f"{kind} {name}",
                     "amount": amount,
-                    "how": holders.how_to_stop(kind, name, context.host, pids),
+                    "how": holders.how_to_stop(kind, name, context.host, pids)
+                    + (f"; or {holders.lease(context.host, sum(sizes))}" if known else ""),
                 },
                 evidence=f"compute-apps {title}, {amount}",
             )
