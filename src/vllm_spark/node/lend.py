@@ -83,8 +83,9 @@ def tick(now: float) -> Json:
         warn(f"{lease.file(PLACES)} is no lease, so it counts as none: what it has kept down comes back")
     back, waiting, stay = due(lent, placed, available)
     waits = ""
-    for name in stay:
-        StateOf(name, PLACES).write(STOPPED, LEASE_OVER, after=(LENT,))
+    for name in (*back, *stay):
+        # Until it loads, a later look counts the memory that it will take.
+        StateOf(name, PLACES).write(WANTED if name in back else STOPPED, LEASE_OVER, after=(LENT,))
     if waiting:
         ended = replace(found or Lease("this Spark", 0, now, "nobody", ()), lent=tuple(waiting))
         waits = ended.waits(sum(placed[name].needs for name in waiting), holder())
