@@ -217,6 +217,19 @@ def test_the_edge_of_a_worker_says_that_its_pair_gave_up(
         assert (answer.status, answer.error["code"]) == (503, "model_failed")
 
 
+def test_the_edge_of_a_worker_says_that_the_memory_of_its_pair_is_lent(
+    running: Callable[..., RunningEdge], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = running([PAIR, SECOND], "spark2")
+    (edge.folder / "lease.json").write_text(Lease("spark1", 40, time.time() + 900, "ada", ("pair",)).text())
+    writer(edge, monkeypatch)("lent", "pair")
+    answer = ask(edge, None)
+    assert (answer.status, answer.error["code"]) == (503, "lent")
+    assert 890 <= int(answer.headers["retry-after"]) <= 900
+    # Another model of this Spark is not lent.
+    assert code(ask(edge)) == "model_not_active"
+
+
 @pytest.mark.parametrize("state", ["wanted", "loading", "failed", "gave up"])
 def test_a_name_of_two_deployments_has_the_state_of_the_one_that_is_wanted(
     state: str, running: Callable[..., RunningEdge], monkeypatch: pytest.MonkeyPatch
