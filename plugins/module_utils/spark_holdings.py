@@ -45,6 +45,7 @@ UNIT_PATTERNS = (
     "vllm-switch-root*",
     layout.FIREWALL_UNIT,
 )
+TIMERS = (layout.NOTIFY_TIMER, layout.LEASE_TIMER)
 # The folder of the edge below CONFIG, and its account.
 EDGE, ACCOUNT = os.path.basename(layout.EDGE_DIR), layout.EDGE_GROUP
 PULLED, PACKAGES = layout.PULLED.lstrip("/"), layout.PACKAGES.lstrip("/")
@@ -130,7 +131,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, layout.LEASE_TIMER, "vllm-metrics*")
+        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, *TIMERS, "vllm-metrics*")
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [

@@ -138,7 +138,9 @@ def of_host(
     if not intent.rank:
         return _without_rank(intent, reported, purpose)
     specs = budgets.shared(ranks_of(intents), facts)
-    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in purpose.awaited]
+    # What is lent does not start now.
+    awaited = {*purpose.awaited, *(["too-little-memory"] if unit_state.lent(specs[host], reported) else [])}
+    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:

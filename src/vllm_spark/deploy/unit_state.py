@@ -18,7 +18,7 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
     """Return `restarted` or `started`, and the reason. The label of the running container decides, so that a run that
     was interrupted between the files and the restart is completed by the next one."""
     if why := lent(spec, facts):
-        return "started", f"lent {why}"
+        return "started", f"lent: {why}"
     running = _running_container(facts, spec.deployment.container)
     if running is None:
         return _without_engine(spec, facts)

@@ -111,7 +111,7 @@ def parts(wish: Wish, deployments: Sequence[Deployment], facts: Mapping[str, Fac
         held = leases[host]
         if here and held and held.spark != wish.spark:
             raise LEND_TWICE.error(
-                what=f"{', '.join(held.lent)} of {host} are lent {held.why}",
+                what=f"{', '.join(held.lent)} of {host} are lent: {held.why}",
                 expected="one lease on a Spark",
                 fix=Fix(f"vllm-spark lend {held.spark} --end", "It ends the other one."),
             )
@@ -213,7 +213,7 @@ def _refuse_outside(deployments: Sequence[Deployment], stop: Collection[str], fa
 def refusal(name: str, host: str, why: str) -> Refusal:
     """Return why a verb must not start a deployment: its memory is lent."""
     return LENT(
-        what=f"{name} is lent on {host} {why}",
+        what=f"{name} is lent on {host}: {why}",
         expected="a deployment that is not lent",
         fix=Fix(f"vllm-spark lend {host} --end", "It ends the lease now."),
     )

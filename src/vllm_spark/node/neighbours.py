@@ -40,7 +40,7 @@ def refusal(name: str, known: Sequence[str], places: Places) -> str:
         )
     if lent := lease.of(name, places):
         return (
-            f"{name} is lent {present(name, places)['why'] or lent.why} — expected: a deployment that "
+            f"{name} is lent: {present(name, places)['why'] or lent.why} — expected: a deployment that "
             f"is not lent. Fix: vllm-spark lend {lent.spark} --end. See docs/runbooks/lease.md"
         )
     return ""

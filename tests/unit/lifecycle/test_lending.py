@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
+from ansible.errors import AnsibleActionFail
 
+from fakes.fake_ansible import FakeRun
 from project_files import DATA
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.inventory.deployment import Deployment
 from vllm_spark.lifecycle import lending
 from vllm_spark.lifecycle.lending import Part, Wish
-from vllm_spark.node import lease
+from vllm_spark.node import host_layout, lease
 from vllm_spark.node.lease import Lease
 
 CASES = yaml.load((DATA / "leases.yml").read_text(), yaml.CSafeLoader)
@@ -194,3 +197,58 @@ def test_the_report_says_what_stopped_until_when_and_what_is_free() -> None:
     ]
     assert lending.report(ended, Part(ends=True), {"started": [], "waits": "it waits"}, {})[1:] == ["it waits"]
     assert lending.preview(part) == ["rerank and embed would stop until 2027-01-15 17:00 UTC"]
+
+
+# --- the action
+
+
+DEPLOYMENTS = [{"name": name, "recipe": "everything", "hosts": ["spark1"]} for name in ("chat", "embed")]
+WISH = {"spark": "spark1", "gib": 40, "hours": 3, "until": "", "end": False, "deployments": DEPLOYMENTS, "drain_s": 30}
+
+
+def run_of(host: str, **printed: str) -> FakeRun:
+    known = {"spark1": facts({"chat": 60, "embed": 50}, ["chat", "embed"], 10), "spark2": facts({}, [], 100)}
+    boxes = {
+        name: {"vllm_lend_box": {"facts": {**one, "files": {}}}, "spark_lock_verb": "lend"}
+        for name, one in known.items()
+    }
+    boxes[host] |= {f"__vllm_lend_{name}": {"stdout": text} for name, text in printed.items()}
+    return FakeRun(host, boxes, {"vllm_files": {"changed": True, "changed_paths": []}})
+
+
+def test_the_spark_gets_the_program_the_lease_and_the_stops() -> None:
+    run = run_of("spark1")
+    done = run.act("vllm_lend", phase="decide", **WISH)
+    assert done["involved"]
+    assert done["begin"][:2] == ["/usr/local/lib/vllm-spark/lend", "--begin"]
+    assert lease.parsed(json.loads(done["begin"][2])) is not None
+    assert (done["drain"][-1], done["change"][-1]) == ("embed", "--stop=embed")
+    assert done["await"][1:] == ["--await", "40"]
+    placed = [file["path"] for file in run.calls[0][1]["files"]]
+    assert {host_layout.LEND, host_layout.STATE_PROGRAM, f"{host_layout.UNIT_DIR}/vllm-lease.timer"} <= set(placed)
+    # Its program finds every module that it imports.
+    assert f"{host_layout.MODULES}/vllm_spark/node/lease.py" in placed
+    run.hostvars["spark1"] |= {
+        "vllm_lend_part": done,
+        "__vllm_lend_begun": {"stdout": '{"started": [], "waits": ""}'},
+        "__vllm_lend_stopped": {"stdout": '{"ok": true, "said": ""}'},
+        "__vllm_lend_free": {"stdout": json.dumps({"available": 45 * GIB, "holder": ""})},
+    }
+    run.act("vllm_lend", phase="report", **WISH)
+    assert run.lines[-1] == "spark1  45.0 GiB are available"
+    run.hostvars["spark1"]["__vllm_lend_stopped"] = {"stdout": '{"ok": false, "said": "timed out"}'}
+    with pytest.raises(AnsibleActionFail, match="did not stop: timed out"):
+        run.act("vllm_lend", phase="report", **WISH)
+
+
+def test_a_spark_without_a_part_gets_nothing() -> None:
+    run = run_of("spark2")
+    done = run.act("vllm_lend", phase="decide", **WISH)
+    assert (done["involved"], done["begin"], done["change"], run.calls) == (False, [], [], [])
+
+
+def test_check_mode_says_what_would_stop() -> None:
+    run = run_of("spark1")
+    run.check_mode = True
+    run.act("vllm_lend", phase="decide", **WISH)
+    assert run.lines[0].startswith("spark1  embed would stop until ")

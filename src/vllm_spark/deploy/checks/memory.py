@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.units import gib
-from vllm_spark.deploy import unit_state
 from vllm_spark.deploy.check_registry import Observation, check
 from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.sizing import forecast, memory, request_limits
@@ -26,8 +25,8 @@ KEPT_BYTES_7_0 = 1 << 20
 @check("too-little-memory", runbook="too-little-memory", severity="refusal", needs=("memory", "running_units"))
 def too_little_memory(context: HostContext) -> Iterator[Refusal]:
     """Yield the refusal that the forecast uses too. While a unit of the toolkit runs, its memory will come back and
-    its amount is unknown, so nothing is refused. Nor is a deployment that is lent, which does not start."""
-    if not (context.serves or unit_state.lent(context.spec, context.facts)):
+    its amount is unknown, so nothing is refused."""
+    if not context.serves:
         spec = context.spec
         yield from memory.too_little_refusal(spec.deployment.name, spec.host, spec.recipe, context.facts["memory"])
 
