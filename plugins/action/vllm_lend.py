@@ -6,6 +6,7 @@ vllm_spark.lifecycle.lending decides.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import files
 from vllm_spark.inventory import deployment
 from vllm_spark.lifecycle import lending
-from vllm_spark.lifecycle.lending import Part, Wish
+from vllm_spark.lifecycle.lending import Wish
 from vllm_spark.node import host_layout
 from vllm_spark_ansible import results
 from vllm_spark_ansible.action import SparkAction
@@ -39,30 +40,25 @@ class ActionModule(SparkAction):
     def _decide(self, wish: Wish) -> dict[str, Any]:
         facts = self.results(results.LEND_FACTS, self.play_hosts)
         part = lending.parts(wish, deployment.parse(self.args["deployments"]), facts, time.time())[self.host]
-        steps = part.steps(self.args["drain_s"]) if part.begin else None
-        if steps:
-            self._place(part)
-        if self.check_mode:
-            self.say(*lending.preview(part))
+        line, steps = lending.line(part, acts=not self.check_mode), part.steps(self.args["drain_s"])
+        if part.lease:
+            self._place(facts[self.host]["files"])
+        if self.check_mode and line:
+            self.say(line)
         awaits = [host_layout.LEND, "--await", f"{wish.gib:g}"] if part.lease and self.host == wish.spark else []
-        commands = {"begin": part.begin, "drain": steps.drain if steps else [], "change": steps.change if steps else []}
-        return {"involved": bool(steps), **commands, "await": awaits, "part": part.to_json()}
+        commands = {"begin": part.begin, "drain": steps.drain, "change": steps.change, "await": awaits}
+        return {"involved": bool(part.begin), "line": line, **commands}
 
-    def _place(self, part: Part) -> None:
+    def _place(self, present: Mapping[str, Sequence[str]]) -> None:
         """Ensure that the programs of this host know leases."""
-        present = self.result(results.LEND_FACTS)["files"]
-        wanted = [file for file in files.lend_program() if file.differs(present)]
-        if wanted and not part.ends:
+        if wanted := [asdict(file) for file in files.lend_program() if file.differs(present)]:
             folders = [host_layout.CONFIG_DIR, host_layout.STATE_DIR, *files.module_folders()]
-            self.execute(
-                "vllm_files", {"folders": folders, "files": [asdict(file) for file in wanted]}, "changed_paths"
-            )
+            self.execute("vllm_files", {"folders": folders, "files": wanted}, "changed_paths")
 
     def _report(self, wish: Wish) -> dict[str, Any]:
-        stopped = self.result(results.LEND_STOPPED)
-        if stopped.get("said"):
-            raise RefusedError([lending.not_stopped(self.host, stopped["said"])])
-        part = Part.from_json(self.result(results.LEND_PART))
+        if failed := self.result(results.LEND_STOPPED).get("said"):
+            raise RefusedError([lending.not_stopped(self.host, failed)])
         told, free = self.result(results.LEND_BEGUN), self.result(results.LEND_FREE)
-        self.say(*lending.report(wish, part, told, free))
+        self.say(lending.ended(told) if wish.end else self.result(results.LEND_LINE))
+        self.say(*([lending.free(wish, free)] if free else []))
         return {}

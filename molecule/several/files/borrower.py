@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start a unit whose program holds so much memory that the start of `other` lacks half a GiB. Returns when it has it."""
+"""Start a unit whose program holds so much that the start of `other` lacks half a GiB. Returns when it has that."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ needs = max(room["share"] * total + room["beside_bytes"], room["bytes"]) + room[
 most = needs - GIB / 2
 size = int(available - most)
 unit = ["systemd-run", "--quiet", "--collect", "--unit=borrower.service"]
-subprocess.run([*unit, "/usr/bin/python3", "-c", HOLD, str(size)], check=True)
+subprocess.run([*unit, "/usr/bin/python3", "-c", HOLD, str(size)], check=True)  # noqa: S603  no shell
 deadline = time.monotonic() + 120
 while memory()[1] > needs - GIB / 4:
     if time.monotonic() > deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from vllm_spark.core.refusal import Fix, Refusal, register
@@ -60,27 +60,11 @@ class Part:
             return [LEND, "--end"]
         return [LEND, "--begin", self.lease.text().strip()] if self.lease else []
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the part as an action returns it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Part:
-        """Build from a part that was converted to JSON."""
-        noted = document["lease"] and lease.parsed({**document["lease"], "lent": [*document["lease"]["lent"]]})
-        return cls(noted, document["ends"], tuple(document["stop"]))
-
     def steps(self, drain_s: float) -> SwitchSteps:
         """Return the steps of vllm-switch by which its deployments stop."""
-        order: SwitchOrder = {
-            "involved": True,
-            "starts": False,
-            "stop": [*self.stop],
-            "running": [*self.stop],
-            "others": [],
-            "old": "",
-        }
-        stops = {"transition": bool(self.stop), "restart": False, "report": False}
+        stop = [*self.stop]
+        order = SwitchOrder(involved=True, starts=False, stop=stop, running=stop, others=[], old="")
+        stops = {"transition": bool(stop), "restart": False, "report": False}
         return switch_steps.commands(order, stops, "", drain_s, 0)
 
 
@@ -228,30 +212,24 @@ def not_stopped(host: str, why: str) -> Refusal:
     )
 
 
-def preview(part: Part) -> list[str]:
-    """Return the lines of --check."""
-    if part.ends:
-        return ["the lease would end, and its deployments would start where the memory is free"]
-    return (
-        [f"{' and '.join(part.stop) or 'nothing'} would stop until {lease.when(part.lease.until)}"]
-        if part.lease
-        else []
-    )
-
-
-def report(wish: Wish, part: Part, told: Mapping[str, Any], free: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a host at the end. `told`: what lend has printed for `begin`; `free`: for --await, empty on
-    another Spark than that whose memory is lent."""
-    if wish.end:
-        back = f"{' and '.join(told['started'])} start again" if told.get("started") else "nothing starts now"
-        return [f"the lease has ended: {back}", *([str(told["waits"])] if told.get("waits") else [])]
+def line(part: Part, *, acts: bool) -> str:
+    """Return what is lent on a host and what stops for it; empty for a host without a part, and for an end, of which
+    `ended` tells. `acts`: outside of check mode."""
     if part.lease is None:
-        return []
-    stopped = f"{' and '.join(part.stop)} stopped" if part.stop else "nothing had to stop"
+        return "" if acts or not part.ends else "the lease would end, and what is lent would start where memory is free"
+    does = "stopped" if acts else "would stop"
+    stopped = f"{' and '.join(part.stop)} {does}" if part.stop else "nothing has to stop"
     stays = f"; {', '.join(part.lease.lent)} stay down and come back at the end" if part.lease.lent else ""
-    lines = [f"lent until {lease.when(part.lease.until)}: {stopped}{stays}"]
-    if free:
-        short = free["available"] < wish.gib * GIB
-        held = f", and {free['holder']}" if short and free["holder"] else ""
-        lines.append(f"{gib(free['available'])} are available{held}")
-    return lines
+    return f"lent until {lease.when(part.lease.until)}: {stopped}{stays}"
+
+
+def ended(told: Mapping[str, Any]) -> str:
+    """Return what an early end has done on a host. `told`: what lend has printed."""
+    back = f"{' and '.join(told['started'])} start again" if told["started"] else "nothing starts now"
+    return f"the lease has ended: {back}" + (f"; {told['waits']}" if told["waits"] else "")
+
+
+def free(wish: Wish, told: Mapping[str, Any]) -> str:
+    """Return how much memory another program has now. `told`: what lend has printed for --await."""
+    held = f", and {told['holder']}" if told["available"] < wish.gib * GIB and told["holder"] else ""
+    return f"{gib(told['available'])} are available{held}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,9 +73,8 @@ def test_the_last_of_the_inventory_stops_first_and_none_that_need_not(case: dict
     assert (other.lease is not None) == bool(expected)
     if other.lease:
         assert (other.lease.spark, [*other.lease.lent]) == ("spark1", expected)
-    # Its program reads what it gets, and a part survives the way through Ansible.
-    assert lease.parsed(Part.to_json(own)["lease"] | {"lent": [*own.lease.lent]}) == own.lease
-    assert Part.from_json(own.to_json()) == own
+    # Its program reads what it gets.
+    assert lease.parsed(json.loads(own.begin[-1])) == own.lease
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "most" in case], ids=lambda case: case["name"])
@@ -182,21 +182,21 @@ def test_an_early_end_ends_the_lease_on_each_spark_that_has_it() -> None:
     assert not any(part.ends for part in lending.parts(Wish("spark4", end=True), [], known, NOW).values())
 
 
-def test_the_report_says_what_stopped_until_when_and_what_is_free() -> None:
+def test_the_lines_say_what_stopped_until_when_and_what_is_free() -> None:
     wish, noted = Wish("spark1", 40, 3), Lease("spark1", 40, NOW, "ada", ("embed", "rerank"))
-    part = Part(noted, stop=("rerank", "embed"))
-    free = {"available": 20 * GIB, "holder": "python3 (pid 42) holds 90 GiB"}
-    assert lending.report(wish, part, {}, free) == [
-        "lent until 2027-01-15 17:00 UTC: rerank and embed stopped; embed, rerank stay down and come back at the end",
-        "20.0 GiB are available, and python3 (pid 42) holds 90 GiB",
-    ]
-    assert lending.report(wish, part, {}, free | {"available": 41 * GIB})[1] == "41.0 GiB are available"
-    ended = Wish("spark1", end=True)
-    assert lending.report(ended, Part(ends=True), {"started": ["embed"], "waits": ""}, {}) == [
-        "the lease has ended: embed start again"
-    ]
-    assert lending.report(ended, Part(ends=True), {"started": [], "waits": "it waits"}, {})[1:] == ["it waits"]
-    assert lending.preview(part) == ["rerank and embed would stop until 2027-01-15 17:00 UTC"]
+    part, stays = Part(noted, stop=("rerank", "embed")), "embed, rerank stay down and come back at the end"
+    assert lending.line(part, acts=True) == f"lent until 2027-01-15 17:00 UTC: rerank and embed stopped; {stays}"
+    assert lending.line(part, acts=False) == f"lent until 2027-01-15 17:00 UTC: rerank and embed would stop; {stays}"
+    assert (
+        lending.line(Part(replace(noted, lent=())), acts=True) == "lent until 2027-01-15 17:00 UTC: nothing has to stop"
+    )
+    assert lending.line(Part(), acts=True) == lending.line(Part(ends=True), acts=True) == ""
+    assert lending.line(Part(ends=True), acts=False).startswith("the lease would end")
+    told = {"available": 20 * GIB, "holder": "python3 (pid 42) holds 90 GiB"}
+    assert lending.free(wish, told) == "20.0 GiB are available, and python3 (pid 42) holds 90 GiB"
+    assert lending.free(wish, told | {"available": 41 * GIB}) == "41.0 GiB are available"
+    assert lending.ended({"started": ["embed"], "waits": ""}) == "the lease has ended: embed start again"
+    assert lending.ended({"started": [], "waits": "it waits"}) == "the lease has ended: nothing starts now; it waits"
 
 
 # --- the action
@@ -251,4 +251,5 @@ def test_check_mode_says_what_would_stop() -> None:
     run = run_of("spark1")
     run.check_mode = True
     run.act("vllm_lend", phase="decide", **WISH)
-    assert run.lines[0].startswith("spark1  embed would stop until ")
+    assert run.lines[0].startswith("spark1  lent until ")
+    assert ": embed would stop; embed stay down" in run.lines[0]
