@@ -72,6 +72,7 @@ SHARED = (
     f"{UNITS}/vllm-gave-up@*",
     *(path.lstrip("/") for path in (layout.NOTIFY_SETTINGS, layout.NOTIFY_ENABLED)),
     f"{UNITS}/vllm-notify.*",
+    f"{UNITS}/vllm-lease.*",
     f"{UNITS}/vllm-metrics*",
     f"{UNITS}/*.wants/vllm-metrics*",
     f"{CONFIG}/metrics-*",

@@ -65,6 +65,12 @@ SWITCH_CHANGED = PrintedStep("__vllm_switch_change")
 SWITCH_JUDGING_SINCE = Step[float]("__vllm_switch_judging_since")
 SWITCH_RESTORED = Step[Json]("__vllm_switch_restored")
 SWITCH_AGAIN = Step[Json]("__vllm_switch_again")
+# vllm_lend: the facts, what is lent on a host, and what its commands have printed.
+LEND_FACTS: Step[Facts] = Step("vllm_lend_box", "facts")
+LEND_LINE = Step[str]("vllm_lend_part", "line")
+LEND_BEGUN = PrintedStep("__vllm_lend_begun")
+LEND_STOPPED = PrintedStep("__vllm_lend_stopped")
+LEND_FREE = PrintedStep("__vllm_lend_free")
 # vllm_rollback
 ROLLBACK_HOLDINGS = Step[Json]("vllm_rollback_box", "holdings")
 ROLLBACK_AGAIN = Step[Json]("__vllm_rollback_again")

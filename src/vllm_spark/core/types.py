@@ -302,10 +302,12 @@ class EnvFacts(TypedDict):
 
 
 class StatusFacts(TypedDict):
-    """The facts of the verb `status`. `lock` is the holder of the operator lock (module_utils/spark_lock.py)."""
+    """The facts of the verb `status`. `lock` is the holder of the operator lock (module_utils/spark_lock.py), `lease`
+    what node/lease.py reads."""
 
     deployments: Mapping[str, DeploymentStatus]
     lock: Mapping[str, Any] | None
+    lease: NotRequired[Mapping[str, Any] | None]
 
 
 class EdgeFacts(TypedDict):

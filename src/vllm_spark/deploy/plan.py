@@ -84,6 +84,7 @@ class Plan:
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
     reason: str = ""
+    lent: str = ""  # until when and by whom its memory is lent: it stays down; empty if it is not
     gates: Document = field(default_factory=dict)  # a GateRequest as JSON
     edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
@@ -144,7 +145,9 @@ def of_host(
     if not intent.rank:
         return _without_rank(intent, reported, purpose)
     specs = budgets.shared(ranks_of(intents), facts)
-    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in purpose.awaited]
+    # What is lent does not start now.
+    awaited = {*purpose.awaited, *(["too-little-memory"] if unit_state.lent(specs[host], reported) else [])}
+    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -235,7 +238,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     on_host, judged = hand_edit.on_host(spec, facts), facts.get("judged", {}).get(spec.deployment.name)
-    settled = state == "started" and unit_state.settled(spec, facts)
+    settled, lent = state == "started" and unit_state.settled(spec, facts), unit_state.lent(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -254,12 +257,13 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         on_host=on_host,
         unedit=on_host.edited and not on_host.ran,
         proven=bool(judged and judged["holds"] and judged["launch"] == fingerprint),
-        stop_units=unit_state.units_to_stop(spec, facts),
+        stop_units=[] if lent else unit_state.units_to_stop(spec, facts),
         make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
         settled=settled,
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
+        lent=lent,
         gates=gate_request,
         edge=_edge(intent, facts),
         firewall=firewall.steps(intent, facts),

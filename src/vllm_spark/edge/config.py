@@ -122,6 +122,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             parts=edge.parts,
             active_states=" ".join(deployment_state.ACTIVE),
             retry_s=answers.RETRY_S,
+            lent_retry_s=answers.LENT_RETRY_S,
             dead=answers.DEAD,
             paths_get=GET_PATHS,
             paths_post=POST_PATHS + (BY_ROLE[RERANK] if RERANK in special else ()),

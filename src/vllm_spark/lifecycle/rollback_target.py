@@ -8,8 +8,9 @@ from typing import Any
 
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.text import DIGEST_DIGITS, one_of, short_digest
+from vllm_spark.lifecycle import lending
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
-from vllm_spark.node import launch_difference
+from vllm_spark.node import launch_difference, lease
 from vllm_spark.node.host_layout import CONFIG_DIR, CURRENT, PREVIOUS, RUNNING, SWAPPING, deployment_of
 
 ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
@@ -125,6 +126,9 @@ def _enabled(state: InstalledState) -> list[str]:
 
 def _refusals(host: str, state: InstalledState, name: str, limit: str) -> Iterator[Refusal]:
     """Yield the reasons why this host cannot roll back. `limit` has every host of the rollback."""
+    held = lease.parsed(state.get("lease") or {})
+    if held and name in held.lent:
+        yield lending.refusal(name, host, held.why)
     kept = state["deployments"][name]["launches"]
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
     fits = sorted((launch or {}).get("record", {}).get("beside", ()))

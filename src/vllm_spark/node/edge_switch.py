@@ -38,6 +38,8 @@ ROOT_SOCKET = Path("/run/vllm-switch-root.sock")
 LOCK = Path("/run/vllm-spark/operator.lock")
 # deployment -> state, as the edge reads it (node/state_writer.py).
 STATES = Path("/run/vllm-spark/states.map")
+# How the state of a deployment begins whose memory is lent; the end of the lease in epoch seconds follows.
+LENT = "lent_"
 SWITCH = Path("/usr/local/bin/vllm-switch")
 WHO, DEPLOYMENT, MODEL = "x-vllm-edge-who", "x-vllm-edge-switch", "x-vllm-edge-model"
 # What a client calls an error with status 503.
@@ -202,13 +204,16 @@ class Worker:
     asked: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
+    def state(self, deployment: str) -> str:
+        """Return the state of a deployment; empty for one that has not run since the boot."""
+        with contextlib.suppress(OSError):
+            lines = self.states.read_text(encoding="utf-8").splitlines()
+            return dict(line.split(" ", 1) for line in lines if " " in line).get(deployment, "")
+        return ""
+
     def active(self, deployment: str) -> bool:
         """Return True for a deployment that serves, or will serve without a person."""
-        try:
-            lines = self.states.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return False  # no deployment has run since the boot
-        return any(line == f"{deployment} {state}" for line in lines for state in self.active_states)
+        return self.state(deployment) in self.active_states
 
     def beside(self, deployment: str) -> Sequence[str]:
         """Return what the plan lets run beside a deployment; nothing for one that has its Spark alone."""
@@ -224,6 +229,9 @@ class Worker:
             answer = Answer(
                 503, "spark_held", f"{model} is not started: its owner is changing this Spark.", HELD_RETRY_S
             )
+        elif self.state(target).startswith(LENT):
+            left = max(HELD_RETRY_S, int(self.state(target).removeprefix(LENT) or 0) - round(time.time()))
+            answer = Answer(503, "lent", f"{model} is not started: its memory is lent for {left} s.", left)
         elif pair := next(filter(self.active, [pair for pair in self.pairs if pair not in self.beside(target)]), ""):
             text = f"{model} is not started: this Spark is a part of the pair {pair}, which no request stops."
             answer = Answer(503, "pair_active", text, HELD_RETRY_S)
@@ -366,15 +374,8 @@ def read_list(path: Path) -> Worker:
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="edge-switch", description=__doc__)
     # The defaults are the places on a Spark; tests have others.
-    for name, default in (
-        ("list", LIST),
-        ("socket", SOCKET),
-        ("root-socket", ROOT_SOCKET),
-        ("switch", SWITCH),
-        ("lock", LOCK),
-        ("config", CONFIG_DIR),
-        ("states", STATES),
-    ):
+    own = {"list": LIST, "socket": SOCKET, "root-socket": ROOT_SOCKET, "switch": SWITCH}
+    for name, default in {**own, "lock": LOCK, "config": CONFIG_DIR, "states": STATES}.items():
         parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
     parser.add_argument("--as-root", action="store_true", help="run vllm-switch for the line of standard input")
     args = parser.parse_args(argv)
@@ -387,9 +388,8 @@ def main(argv: Sequence[str]) -> int:
         signal.alarm(0)
         sys.stdout.write(as_root(line, worker.models, args.switch))
         return 0
-    worker.root_socket, worker.lock, worker.config_dir, worker.states = (
-        args.root_socket, args.lock, args.config, args.states
-    )  # fmt: skip
+    worker.root_socket, worker.lock = args.root_socket, args.lock
+    worker.config_dir, worker.states = args.config, args.states
     # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
     threading.Thread(target=RequestServer(args.socket, worker).serve_forever, daemon=True).start()
     worker.work()

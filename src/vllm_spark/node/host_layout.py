@@ -56,6 +56,11 @@ NOTIFY_SETTINGS = f"{CONFIG_DIR}/notify.json"
 NOTIFY_DIR = f"{STATE_DIR}/notify"
 NOTIFY_UNIT, NOTIFY_TIMER = "vllm-notify.service", "vllm-notify.timer"
 NOTIFY_ENABLED = f"{UNIT_DIR}/timers.target.wants/{NOTIFY_TIMER}"
+# The program that lends memory to another program and brings deployments back, its unit and its timer, and the lease
+# (lease.py).
+LEND = f"{PROGRAM_DIR}/lend"
+LEASE = f"{STATE_DIR}/lease.json"
+LEASE_UNIT, LEASE_TIMER = "vllm-lease.service", "vllm-lease.timer"
 # Figures of the Spark: the program that writes those which no exporter has, node-exporter, and on one host Prometheus
 # and Alertmanager with their files, and the folder of the page.
 METRICS = f"{PROGRAM_DIR}/metrics"

@@ -276,12 +276,8 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
     why = f"for {name}, by {who}"
     units = states(PLACES.deployments())
-    if name not in units:
-        known = f"one of {', '.join(units)}" if units else "a deployment; nothing was deployed here"
-        say(
-            f"{name} is not on this Spark — expected: {known}. "
-            f"Fix: vllm-spark switch -e to={name}. It places it. See docs/runbooks/switch-refused.md"
-        )
+    if refused := neighbours.refusal(name, [*units], PLACES):
+        say(refused)
         return 2
     stop = occupants(units, name)
     runs = units[name]["ActiveState"] == "active" and not gave_up(name)

@@ -270,6 +270,16 @@ def test_a_model_that_loads_by_itself_is_not_started_again(tmp_path: Path) -> No
     assert one.ask("ada", "other", "m").code == "model_starting"
 
 
+def test_a_model_that_is_lent_is_not_started_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = office(tmp_path)
+    monkeypatch.setattr(edge_switch.time, "time", lambda: 1800000000.0)
+    for until, left in ((1800003600, 3600), (1800000030, 60), (1799990000, 60)):
+        one.states.write_text(f"demo serving\nother lent_{until}\n")
+        answer = one.ask("ada", "other", "m")
+        assert (answer.status, answer.code, answer.retry_s, one.desk.waiting) == (503, "lent", left, [])
+        assert answer.message == f"m is not started: its memory is lent for {left} s."
+
+
 def test_a_model_that_waits_says_for_what() -> None:
     one = queue(places=2)
     for target in ("a", "b"):
