@@ -32,7 +32,7 @@ def test_plan_adds_the_memory_of_two_and_has_a_part_for_each(tmp_path: Path) -> 
     found = {one["deployment"]: one for one in document["deployments"]}
     assert {name: one["verdict"] for name, one in found.items()} == {"chat": "go", "fast": "go"}
     caches = [one["memory"][0]["cache_bytes"] >> 30 for one in found.values()]
-    assert caches == [37, 34]
+    assert caches == [32, 29]
     lines = [line for host in document["hosts"] for line in host["lines"] if line.startswith("memory of spark1: ")]
     assert len(lines) == 2 * len(set(lines)) == 6
 

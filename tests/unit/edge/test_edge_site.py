@@ -139,8 +139,13 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         ("site-name-clash", "as attention bf16, head bf16, mlp bf16 in ", "of third, or remove spark3"),
     ),
     "one name for two models of one Spark that serve at once": (
-        [DEMO, renamed({**REPLICA, "name": "far-pair", "recipe": "two-sparks", "hosts": ["spark2", "spark1"]},
-                       served_name="model")],
+        [
+            DEMO,
+            renamed(
+                {**REPLICA, "name": "far-pair", "recipe": "two-sparks", "hosts": ["spark2", "spark1"]},
+                served_name="model",
+            ),
+        ],
         {},
         {},
         ("site-name-clash", "in deployment demo and ", "of far-pair, or remove spark2"),
