@@ -108,7 +108,9 @@ def test_two_recipes_share_the_spark_if_they_fit(spark: Desk) -> None:
     large = ("--recipe", "gpt-oss-120b", "--recipe", RECIPE, "--recipe", "nemotron-3.5-lightning-nvfp4")
     status, out, err = spark.init("--yes", *large)
     assert status == 1, out
-    assert re.search(r"gpt and nemotron and qwen are active on spark1 and need .* Fix: leave out one --recipe", err), err
+    assert re.search(r"gpt and nemotron and qwen are active on spark1 and need .* Fix: leave out one --recipe", err), (
+        err
+    )
     assert not spark.site.exists()
     status, out, err = spark.init("--yes", "--recipe", "gpt-oss-20b", "--recipe", "bge-m3")
     assert (status, err) == (0, "")
