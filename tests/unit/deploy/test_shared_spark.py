@@ -82,6 +82,25 @@ def test_the_forecast_of_a_shared_spark_has_its_part(name: str, facts: dict[str,
     assert [line for line in found.lines if line.startswith("memory of spark1: ")]
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_plan_names_who_holds_the_memory_of_the_budgets(held: bool, facts: dict[str, Any], tmp_path: Any) -> None:
+    one = resolved(CHAT, FAST, chosen="chat")
+    hosts = hosts_of({}, {"spark1": one}, facts, tmp_path)
+    spark = hosts["spark1"]
+    if held:
+        spark["memory"] = {**spark["memory"], "available": spark["memory"]["available"] - 20 * GIB}
+        process = {"pid": 4711, "process": "ComfyUI", "bytes": 20 * GIB, "container": None, "unit": None}
+        spark["host"] = {"processes": [process]}
+    spark.update(paths=dict.fromkeys(asked(one)["paths"], True), weights={}, disks={}, running_units=[])
+    previewed = preview.PreviewedDeploy(intents({"spark1": one}), hosts, "test")
+    lines = previewed.by_host(ForecastRequest(), ForecastContext())["spark1"].lines
+    said = (
+        "memory of spark1: 92.0 GiB are available, and the starts together need 110.4 GiB: other programs hold the rest"
+    )
+    assert sum(line.startswith(said) for line in lines) == held
+    assert sum("ComfyUI (pid 4711) computes on the GPU of spark1 and holds 20.0 GiB" in line for line in lines) == held
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_deployment_alone_keeps_its_launch(name: str, facts: dict[str, Any], tmp_path: Any) -> None:
     """Neither the recipe's memory nor a line of the launch knows of others."""
