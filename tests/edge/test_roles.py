@@ -17,6 +17,7 @@ from fakes import edge_cases
 from fakes.faulty_server import POOLED, VECTOR, vector
 from fakes.running_edge import Engines, RunningEdge
 from fakes.scripted_engine import ScriptedEngine, Stream
+from loopback import held_port
 from vllm_spark.node import edge_quota
 from vllm_spark.recipe.engine_paths import BY_ROLE
 
@@ -32,7 +33,7 @@ class PoolingEngine(ScriptedEngine):
     def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
         answers = {**POOLED, **dict.fromkeys(BY_ROLE["rerank"], POOLED["/v1/rerank"])}
         if path not in answers:
-            return None
+            return ScriptedEngine._document(self, path, body)
         self.requests.append({"path": path, **body})
         answer: dict[str, Any] = answers[path](body)
         if body.get("encoding_format") == "base64":  # what openai-python asks for by itself
@@ -129,6 +130,26 @@ def test_a_request_without_a_model_goes_to_the_server_of_its_path(starts: Callab
     assert three.ask(EMBEDDINGS, "an-adapter", input="a").status == 200
     assert three.ask(RERANK, "an-adapter", query="a", documents=["a"]).status == 200
     assert [len(engine.requests) for engine in three.of.values()] == [0, 1, 1]
+
+
+def test_each_engine_has_its_figures(starts: Callable[..., Three]) -> None:
+    port = held_port()
+    three = starts(tls="off", metrics_from=["127.0.0.1"], metrics_port=port)
+    for number, engine in enumerate(three.of.values(), 1):
+        engine.counters["vllm:num_requests_running"] = float(number)
+    three.edge.port = port
+
+    def figure(question: str) -> tuple[int, bytes]:
+        answer = three.edge.ask("GET", f"/metrics{question}", key=None)
+        return answer.status, answer.body.split()[-1]
+
+    assert [figure(f"?engine={name}") for name in three.of] == [(200, b"1.0"), (200, b"2.0"), (200, b"3.0")]
+    assert figure("") == (200, b"1.0")
+    assert [figure(f"?engine={name}")[0] for name in ("nobody", "")] == [503, 503]
+    three.engines.stop("demo")
+    three.edge.wait_for("demo", "DOWN")
+    assert figure("?engine=demo")[0] == 503
+    assert figure("") == figure("?engine=vectors") == (200, b"2.0")
 
 
 def test_the_tokens_of_vectors_and_orders_count(starts: Callable[..., Three]) -> None:
