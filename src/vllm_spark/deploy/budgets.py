@@ -65,8 +65,8 @@ def larger(spec: Spec, facts: Facts) -> list[str]:
 
 
 def table(spec: Spec, facts: Facts) -> Iterator[str]:
-    """Yield the lines about a Spark that several deployments share; none for a deployment alone there. The last one says
-    that other programs hold what the starts need, which is known while none of the toolkit's units runs."""
+    """Yield the lines about a Spark that several deployments share; none for a deployment alone there. The last one
+    says that other programs hold what the starts need, which is known while none of the toolkit's units runs."""
     if spec.beside:
         total, available = facts["memory"]["total"], facts["memory"]["available"]
         found = of_host(spec, total)

@@ -89,10 +89,11 @@ def same_name_refusals(
     for one, other in combinations((backend for backend in backends if backend.deployment in active), 2):
         if names := sorted(set(one.models) & set(other.models)):
             yield SAME_NAME(
-                what=f"{one.deployment} and {other.deployment} are active on {host}, and both serve {' and '.join(names)}",
+                what=f"{one.deployment} and {other.deployment} are active on {host}, and both serve "
+                f"{' and '.join(names)}",
                 expected="a name of its own for each model of an edge, because the edge routes by it",
-                fix=f"set overrides.model.served_name (and aliases) of {other.deployment}, or `active: false` on one of "
-                "them.",
+                fix=f"set overrides.model.served_name (and aliases) of {other.deployment}, or `active: false` on one "
+                "of them.",
             )
 
 

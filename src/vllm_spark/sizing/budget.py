@@ -27,7 +27,7 @@ BUDGET_UNKNOWN = register("budget-unknown", runbook="several-servers")
 # What an engine takes beside weights and cache: its CUDA context and its graphs, and what grows under load with the
 # tokens of one step.
 IDLE_BYTES, GROWTH_BYTES, GROWTH_TOKENS = int(1.1 * GIB), int(1.1 * GIB), 8192
-# What the host itself has of the memory before a server starts. A look-alike is smaller than a Spark, and has this part.
+# What the host itself has of the memory before a server starts; of a look-alike, which is smaller than a Spark, a part.
 HOST_BYTES, HOST_PART = reference_spark.HOST_BYTES, 6
 # The engine compares shares of the memory; two digits are what a person reads.
 SHARE_STEPS = 100
@@ -188,8 +188,8 @@ def table(host: str, budgets: Sequence[Budget], total: int) -> Iterator[str]:
         yield f"memory of {host}: {row(budget)}{holds}"
     both, own, free = sum(budget.total for budget in budgets), host_bytes(total), floor(budgets)
     yield (
-        f"memory of {host}: {gib(both)} of {gib(total)} together, the host itself has {gib(own)}, {gib(free)} stay free, "
-        f"{gib(total - both - own - free)} left"
+        f"memory of {host}: {gib(both)} of {gib(total)} together, the host itself has {gib(own)}, "
+        f"{gib(free)} stay free, {gib(total - both - own - free)} left"
     )
 
 

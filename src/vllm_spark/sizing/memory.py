@@ -194,7 +194,8 @@ def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
     """Yield what is known of the memory of a recipe that names no architecture: its weights, and what they leave."""
     weights, reserved = rank_bytes(recipe), reserved_bytes(recipe, memory["total"])
     if weights and is_encoder(recipe):
-        yield f"weights take {gib(weights)}, and an encoder has no cache; the engine asks for {gib(reserved)} at its start"
+        asked = f"the engine asks for {gib(reserved)} at its start"
+        yield f"weights take {gib(weights)}, and an encoder has no cache; {asked}"
     elif weights and reserved > weights:
         yield (
             f"weights take {gib(weights)} a rank of the {gib(reserved)} that the engine reserves, which leaves "

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         action="append",
         metavar="NAME",
-        help="more than once: several servers on each Spark; default: the one with the highest reported speed, of those "
-        "that fit",
+        help="more than once: several servers on each Spark; default: the one with the highest reported speed, of "
+        "those that fit",
     )
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="where to write hosts.yml; default: inventories/site")
     parser.add_argument("-y", "--yes", action="store_true", help="ask nothing, and take each default")
