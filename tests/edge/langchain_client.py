@@ -22,7 +22,7 @@ def main() -> None:
     # Without the last word it sends numbers of OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(model=VECTORS, base_url=f"{url}/v1", api_key=key, check_embedding_ctx_length=False)
     print(json.dumps({"documents": embeddings.embed_documents(list(TEXTS)), "query": embeddings.embed_query("bread")}))
-    sorter = CohereRerank(model=SORTER, base_url=url, cohere_api_key=key, top_n=1)
+    sorter = CohereRerank(model=SORTER, base_url=url, cohere_api_key=key, top_n=2)
     found = sorter.compress_documents([Document(page_content=text) for text in TEXTS], query="bread")
     print(json.dumps({"found": [[one.page_content, one.metadata["relevance_score"]] for one in found]}))
 

@@ -214,5 +214,5 @@ def test_langchain(starts: Callable[..., Three]) -> None:
     assert embedded["query"] == pytest.approx(vector("bread"))
     # Texts, and not numbers of another model's tokens.
     assert three.of["vectors"].requests[0]["input"] == ["a law", "bread at home"]
-    assert [text for text, _ in ordered["found"]] == ["bread at home"]
+    assert [text for text, _ in ordered["found"]] == ["bread at home", "a law"]
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
