@@ -1,4 +1,5 @@
-"""Report what a deploy would do on all hosts of the run, whether it can, and the forecasts.
+"""Report what a deploy would do on all hosts of the run, whether it can, and the forecasts. A refusal fails the run
+once all deployments have been reported (vllm_plan_verdict).
 
 vllm_spark.deploy.preview decides, vllm_spark.deploy.preview_table shows it. One task reports all hosts: the recipes to
 compare with are read once, and what many hosts have in common is one line.
@@ -56,7 +57,10 @@ class ActionModule(SparkAction):
             for host, foreseen in previews.items()
             for refusal in self.refusals_to_json(foreseen.refusals)
         ]
-        document = {**preview_document.body(previews, load), "refusals": refusals}
+        # Deployments of one Spark have some in common.
+        earlier = self.having(results.PLAN_REFUSALS, [self.host]).get(self.host, [])
+        new = [refusal for refusal in refusals if refusal not in earlier]
+        document = {**preview_document.body(previews, load), "refusals": new}
         few = len(previews) <= preview_table.DETAILED
         if few or self.verbose:
             # A refusal is a reason to read all of it, and a check has no deploy that tells the rest.
@@ -68,11 +72,11 @@ class ActionModule(SparkAction):
             self.show(preview_table.table(previews), *preview_table.notes(previews), preview_table.summary(previews))
         if not self.args["short"]:
             self.show(*replicas.lines(previews, load, self.known))
-        if refused := preview_table.refusals(previews):
-            self.fail_run(refused, document=document)
-        if download := consent.download(previews):
+        before = self.having(results.PLAN_REFUSED, [self.host]).get(self.host, [])
+        refused = list(dict.fromkeys([*before, *preview_table.refusals(previews)]))
+        if not refused and (download := consent.download(previews)):
             self._ask(download)
-        return {"document": document}
+        return {"document": document, "refused": refused, "all_refusals": [*earlier, *new]}
 
     def _ask(self, download: str) -> None:
         """Let a person agree to a download if the task asks. The run of a script, without a terminal, goes on."""

@@ -83,6 +83,9 @@ LINK_FACTS: Step[Facts] = Step("__spark_fabric_facts", "facts")
 LINK_RATES = Step[list[Any]]("__spark_fabric_rates", "rates")
 # The other verbs.
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
+# Of all turns so far: lines for a person, and entries of the document.
+PLAN_REFUSED = Step[list[str]]("vllm_plan_reported", "refused")
+PLAN_REFUSALS = Step[list[Json]]("vllm_plan_reported", "all_refusals")
 STATUS_FACTS: Step[Facts] = Step("vllm_status_box", "facts")
 STATUS_EARLIER = Step[list[Json]]("vllm_status_earlier")
 STATUS_MESSAGE = Step[str]("vllm_status_box", "msg")

@@ -14,7 +14,8 @@ from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
 from vllm_spark.inventory import rank_group
-from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory, rules
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory, roles, rules
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import kv_cache, layout, recipe_engine
@@ -119,6 +120,13 @@ def model_of(recipe: Document) -> MemoryModel | None:
     )
 
 
+def is_encoder(recipe: Document) -> bool:
+    """Return True for a server without a cache: of another role than a chat, with neither an architecture nor a cache
+    in bytes. The recipe of a decoder has one of them."""
+    known = "architecture" in recipe["model"] or "kv_cache_bytes" in recipe["memory"]
+    return roles.of(recipe) != CHAT and not known
+
+
 def loads_towers(args: Document) -> bool:
     """Return False if a model loads no tower for images: also with a limit of 0 of its modalities (vLLM
     model_executor/models/interfaces.py, _mark_tower_model)."""
@@ -201,7 +209,10 @@ def rank_bytes(recipe: Document) -> int:
 def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
     """Yield what is known of the memory of a recipe that names no architecture: its weights, and what they leave."""
     weights, reserved = rank_bytes(recipe), reserved_bytes(recipe, memory["total"])
-    if weights and reserved > weights:
+    if weights and is_encoder(recipe):
+        asked = f"the engine asks for {gib(reserved)} at its start"
+        yield f"weights take {gib(weights)}, and an encoder has no cache; {asked}"
+    elif weights and reserved > weights:
         yield (
             f"weights take {gib(weights)} a rank of the {gib(reserved)} that the engine reserves, which leaves "
             f"{gib(reserved - weights)} for cache and workspace; whether that is enough is not known"

@@ -220,6 +220,14 @@ def forecast_args(**more: Any) -> dict[str, Any]:
     }
 
 
+def refused_plan(run: FakeRun, **more: Any) -> str:
+    """Return the message of a plan that ends with refusals, after its forecasts."""
+    reported = run.act("vllm_forecast", **forecast_args(**more))
+    for own in run.hostvars.values():
+        own["vllm_plan_reported"] = reported
+    return fails(run, "vllm_plan_verdict")
+
+
 def test_a_file_of_constants_is_named_and_stays(tmp_path: Path) -> None:
     file = tmp_path / "constants.yml"
     file.write_text("schema: 7")
@@ -266,16 +274,29 @@ def test_a_forecast_is_printed_once_at_the_head(pair_planned: Vars) -> None:
 def test_a_refusal_of_a_worker_is_told_once_and_counted_at_the_head(pair_planned: Vars) -> None:
     pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     run = FakeRun(hostvars=pair_planned)
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark2  is x86_64")
     assert message.count("x86_64") == 1
     assert any("no-go, 1 reason" in line for line in run.lines)
 
 
+def test_the_refusals_of_all_turns_fail_the_plan_once(pair_planned: Vars) -> None:
+    run = FakeRun(hostvars=pair_planned)
+    run.act("vllm_forecast", **forecast_args())
+    assert run.act("vllm_plan_verdict") == {"changed": False}
+    pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
+    message = refused_plan(run)
+    # The same refusal in the next turn, and a turn that is fine.
+    again = run.act("vllm_forecast", **forecast_args())
+    assert again["document"]["refusals"] == []
+    pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "aarch64"
+    assert refused_plan(run) == message
+
+
 def test_a_host_that_failed_before_is_a_reason_against_its_deployment_alone(pair_planned: Vars) -> None:
     pair_planned["spark2"].pop("vllm_plan_box")
     run = FakeRun(hostvars=pair_planned, hosts=["spark1"])
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark1  needs a result of spark2, where an earlier task has failed")
 
 
@@ -288,7 +309,7 @@ def test_before_a_deploy_a_host_has_few_lines_unless_it_is_refused(pair_planned:
     assert any(line.startswith("spark1  pair, rank 0: unknown, ") for line in run.lines)
     pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     refused = FakeRun(hostvars=pair_planned)
-    fails(refused, "vllm_forecast", **forecast_args(short=True))
+    refused_plan(refused, short=True)
     assert any("no-go, 1 reason" in line for line in refused.lines)
 
 
@@ -324,7 +345,7 @@ def test_one_refusal_of_many_hosts_is_told_once(planned: Vars) -> None:
     for host in hosts[4:]:
         hostvars[host]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     run = FakeRun(host="spark1", hostvars=hostvars, hosts=hosts)
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark5  is x86_64")
     assert message.endswith("(the same on spark6, spark7, spark8, spark9 and 11 more)")
     assert message.count("\n") == 0

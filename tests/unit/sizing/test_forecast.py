@@ -16,7 +16,16 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
-from vllm_spark.sizing import better, constants, forecast, forecast_text, host_files, pairs, reference_spark
+from vllm_spark.sizing import (
+    better,
+    constants,
+    forecast,
+    forecast_text,
+    host_files,
+    memory,
+    pairs,
+    reference_spark,
+)
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
@@ -71,7 +80,8 @@ def test_every_recipe_of_the_catalogue_fits_an_idle_spark(name: str) -> None:
     result = forecast_of(recipe)
     assert not result.refusals, result.refusals
     # The model or the drafter of some recipes has no architecture, so the speed is unknown.
-    assert result.go == all("architecture" in recipe[part] for part in ("model", "drafter") if part in recipe)
+    known = all("architecture" in recipe[part] for part in ("model", "drafter") if part in recipe)
+    assert result.go == (known or memory.is_encoder(recipe))
     judged = recipe["topology"]["nodes"] if "architecture" in recipe["model"] else 0
     assert result.fits.keys() == set(reference_spark.HOSTS[:judged])
     # A recipe whose source names no size has that of its weights.
@@ -522,3 +532,17 @@ def test_a_pair_of_experts_is_not_ranked_before_all_reduces_are_timed(
     assert pairs.unranked(recipe, known) == expected
     notes = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext(constants=known)).notes
     assert any("time two all-reduces" in note for note in notes) == expected
+
+
+def test_an_encoder_is_a_go_by_its_weights_and_unknown_without_their_size() -> None:
+    recipe = document("bge-m3")
+    text = text_of(forecast_of(recipe), recipe)
+    assert text.startswith("bge-m3 on spark1: go\n")
+    assert "weights take 2.1 GiB, and an encoder has no cache; the engine asks for 3.7 GiB at its start" in text
+    assert forecast_of(document("bge-m3", memory={"utilization": 0.01})).go
+    recipe["model"].pop("size_bytes")
+    assert text_of(forecast_of(recipe), recipe).startswith("bge-m3 on spark1: unknown\n")
+    decoder = document("bge-m3", memory={"kv_cache_bytes": 2 << 30})
+    assert "no prediction of memory and speed: recipe bge-m3 has no model.architecture" in text_of(
+        forecast_of(decoder), decoder
+    )
