@@ -64,9 +64,10 @@ and in rows of streams that have one text 0.14.
 
 SITE = """\
 A site can set constants that it has measured in `vllm_roofline` (inventories/sample). `vllm-spark plan --site FILE`
-reads the same variables. The most useful one is all_reduce_s: public timings are 40 to 140 us. all_reduce_perf of
-nccl-tests prints it as `time` at 10 KB, and `link` as `busbw` at 64 MB. Until both are set, no pair is ranked above one
-Spark for a mixture of experts that one Spark holds: owners measured 0.76 to 1.3 times one Spark.
+reads the same variables. The most useful one is all_reduce_s: public timings are 40 to 140 us. `ansible-playbook
+fabric.yml -e time_all_reduce=true` times a call of 16 KiB and one of 64 MiB over the Sparks of a server, from which
+`all_reduce_s` and `link` follow; `vllm_roofline` counts before it. Without them, no pair is ranked above one Spark for
+a mixture of experts that one Spark holds: owners measured 0.76 to 1.3 times one Spark.
 
 Of a recipe that `bench` measured on a site, the plan has the figures and two factors
 ([bench.md](../operations/bench.md#what-the-bench-says-about-your-sparks)).
