@@ -342,7 +342,7 @@ def pair_pulled(pair_planned: Vars) -> Vars:
     """The variables of both hosts of a pair that has its image, and no server."""
     for host in HOSTS:
         own = pair_planned[host]
-        image = own["spark_precheck_resolved"]["spec"]["image"]
+        image = Spec.from_json(own["spark_precheck_resolved"]["spec"]).image
         own["vllm_plan_box"]["facts"] |= {"images": {image: "sha256:1"}, "running_units": []}
         own["spark_precheck_box"] = own["vllm_plan_box"]
     return pair_planned

@@ -530,4 +530,4 @@ def test_a_pair_of_experts_is_not_ranked_before_all_reduces_are_timed(
     facts = {host: {"memory": reference_spark.MEMORY} for host in ("spark1", "spark2")}
     assert pairs.unranked(recipe, known) == expected
     notes = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext(constants=known)).notes
-    assert any("time two all-reduces" in note for note in notes) == expected
+    assert any("time_all_reduce=true" in note for note in notes) == expected
