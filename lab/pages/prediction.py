@@ -24,13 +24,14 @@ measurements in `lab/forecast`; do not edit it.
 
     step     = sum over parts of hypot(bytes / (TP x bandwidth), 2 x weights x tokens / (TP x compute))
                + cache / (TP x bandwidth) + (MLPs + sets of experts + convolutions) x feed_forward_s
-               + reductions x (all_reduce_s + tokens x hidden x 2 B x 2 (TP - 1) / TP / link)    with several Sparks
+               + reductions x (all_reduce_s + sent + min(4 x sent, many_bytes_s))                with several Sparks
                + passes x (drafter / (TP x bandwidth) + its layers + its all-reduces)
                + streams x N x layers x verify_s                      with a drafter of N tokens
                + mixing of the prompt, FLOP / (TP x compute)          while a prompt is computed
     tok/s    = (1 + N x acceptance) / step                  of each sequence
     experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
     requests = (1 + (streams - 1) x apart) x (1 + N)
+    sent     = tokens x hidden x 2 B x 2 (TP - 1) / TP / link
     cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state 2 + N times
     eager    = hypot(step, (mixers + MLPs + sets of experts) x eager_s)
 
@@ -140,6 +141,7 @@ MEANINGS = {
     "eager_s": "the CPU's time for one MLP, set of experts or mixer without CUDA graphs",
     "all_reduce_s": "one all-reduce of few bytes",
     "link": "of an all-reduce of many bytes",
+    "many_bytes_s": "one all-reduce of many bytes begins so much later; one of few bytes takes five times the link's time",
     "verify_s": "mixing one drafted token of one sequence, in one layer",
     "experts_used": "share of the experts among which routing is even, unless the model has its own",
     "compute_16": "products in BF16, of 4-bit weights in 16 bits, and attention of a prompt",

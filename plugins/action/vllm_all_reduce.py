@@ -39,4 +39,4 @@ class ActionModule(SparkAction):
             return {}
         file = link_timing.write(Path(self.args["folder"]), timing)
         self.say(timing.line(), f"plan reads it: {file}")
-        return {"timing": timing.constants()}
+        return {"timing": str(file)}

@@ -1,4 +1,4 @@
-"""The all-reduces that fabric.yml timed between the Sparks of a server, and the constants of a forecast that follow.
+"""The all-reduces that fabric.yml timed between the Sparks of a server, which a forecast takes (sizing/constants.py).
 
 A timing is a file of reports/fabric on the controller, whose name has the hosts. A newer one replaces it.
 """
@@ -35,29 +35,20 @@ class Timing:
     day: str
 
     @property
-    def link(self) -> float:
-        """The bytes per second that each rank sends (nccl-tests calls it busbw, without the fixed time of a call)."""
-        (small, short), (large, long) = self.calls
-        return self._sent(large - small) / max((long - short) * 1e-6, 1e-9)
-
-    @property
-    def fixed_s(self) -> float:
-        """The seconds of a call beside its bytes."""
-        (small, short), _ = self.calls
-        return max(0.0, short * 1e-6 - self._sent(small) / self.link)
-
-    def constants(self) -> dict[str, float]:
-        """Return the constants of vllm_roofline that follow; none of a backend that says nothing about the engine."""
-        return {"all_reduce_s": self.fixed_s, "link": self.link} if self.backend == COUNTS else {}
+    def counts(self) -> bool:
+        """Whether the timing says something about the engine's all-reduces."""
+        return self.backend == COUNTS
 
     def line(self) -> str:
-        """Return the timing for a person."""
+        """Return the timing for a person; the rate is what nccl-tests calls busbw."""
         small, large = (f"{size / 1024:,.0f} KiB in {us:,.0f} µs" for size, us in self.calls)
+        size, us = self.calls[-1]
         text = f"all-reduce over {'+'.join(self.hosts)} by {self.backend}: {small}, {large}"
-        rate = f", so {self.fixed_s * 1e6:.0f} µs and {self.link / GB:.1f} GB/s"
-        return text + (rate if self.constants() else ": there is no GPU, so no forecast takes it")
+        rate = f", {self.sent(size) / us * 1e6 / GB:.1f} GB/s"
+        return text + rate + ("" if self.counts else "; there is no GPU, so no forecast takes it")
 
-    def _sent(self, size: int) -> float:
+    def sent(self, size: int) -> float:
+        """Return the bytes that each rank sends of a message (a ring)."""
         ranks = len(self.hosts)
         return size * 2 * (ranks - 1) / ranks
 

@@ -30,6 +30,10 @@ HOLDS = 0.9
 BYTE, HALF = 1.5, 0.8
 
 
+# How many times the link's time a message of few bytes takes more than one of many.
+FEW_BYTES_MORE = 4.0
+
+
 class HeldOut(TypedDict):
     """Errors of a kind of figure, each operator counted once: their median, and the `spread` that holds HOLDS of the
     figures, as a share of the forecast."""
@@ -82,6 +86,7 @@ class Constants:
     eager_s: float
     all_reduce_s: float
     link: float
+    many_bytes_s: float
     verify_s: float
     experts_used: float
     compute_16: float
@@ -159,8 +164,7 @@ def of_site(overrides: Mapping[str, float], timing: Timing | None = None) -> Con
             value = getattr(known, name)
             if not least <= value <= most:
                 raise ValueError(f"{name} {value:g}; a Spark has {least:g} to {most:g}")
-        timed = timing.constants() if timing else {}
-        return constants_of({**{name: _inside(name, value) for name, value in timed.items()}, **kept})
+        return constants_of({**_timed(timing), **kept} if timing and timing.counts else kept)
     except (TypeError, ValueError) as error:
         refusal = INVENTORY_REFUSED(
             what=f"vllm_roofline: {error}",
@@ -168,6 +172,15 @@ def of_site(overrides: Mapping[str, float], timing: Timing | None = None) -> Con
             fix="correct vllm_roofline in the inventory.",
         )
         raise RefusedError([refusal]) from error
+
+
+def _timed(timing: Timing) -> dict[str, float]:
+    """Return the constants with which an all-reduce takes both times (roofline.all_reduce_s), inside the bounds."""
+    (few, short), (many, long) = ((timing.sent(size), us * 1e-6) for size, us in timing.calls)
+    few *= 1 + FEW_BYTES_MORE
+    link = (many - few) / max(long - short - spark()["constants"]["many_bytes_s"], 1e-9)
+    found = {"link": _inside("link", link)}
+    return found | {"all_reduce_s": _inside("all_reduce_s", short - few / found["link"])}
 
 
 def _inside(name: str, value: float) -> float:

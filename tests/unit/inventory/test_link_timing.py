@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,33 @@ import pytest
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import link_timing
 from vllm_spark.inventory.link_timing import Timing
-from vllm_spark.sizing import constants
+from vllm_spark.recipe import architecture
+from vllm_spark.sizing import constants, roofline
+from vllm_spark.sizing.load import Load
+
+GEMMA = architecture.load("gemma-4-31b")
 
 PAIR, SMALL, LARGE = ("spark2", "spark1"), 16 * 1024, 64 * 1024**2
 
 
 def timing(hosts: tuple[str, ...] = PAIR, backend: str = "nccl") -> Timing:
-    """Return what ranks would see whose call takes 40 µs and 10 GB/s."""
-    share = 2 * (len(hosts) - 1) / len(hosts)
-    calls = [(size, 40.0 + size * share / 10e9 * 1e6) for size in (SMALL, LARGE)]
+    """Return what ranks see by the forecast's own formula with 40 µs and 10 GB/s: of 4 and of 16,384 tokens."""
+    known, model = constants.constants_of({"all_reduce_s": 40e-6, "link": 10e9}), replace(GEMMA, hidden=2048)
+    load = Load(tensor_parallel=len(hosts))
+    calls = [
+        (size, 1e6 * roofline.all_reduce_s(model, size // 2 // model.hidden, load, known)) for size in (SMALL, LARGE)
+    ]
     return Timing(hosts, backend, calls, "vllm@sha256:0", "2026-11-29")
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_latency_and_rate_follow_from_two_calls_over_any_number_of_ranks(ranks: int) -> None:
-    timed = timing(tuple(f"spark{number}" for number in range(1, ranks + 1))).constants()
-    assert timed == pytest.approx({"all_reduce_s": 40e-6, "link": 10e9})
+    known = constants.of_site({}, timing(tuple(f"spark{number}" for number in range(1, ranks + 1))))
+    assert (known.all_reduce_s, known.link) == pytest.approx((40e-6, 10e9))
 
 
 def test_a_timing_without_a_gpu_changes_no_forecast() -> None:
     gloo = timing(backend="gloo")
-    assert gloo.constants() == {}
     assert gloo.line().endswith("there is no GPU, so no forecast takes it")
     assert constants.of_site({}, gloo) == constants.of_site({})
 
@@ -54,7 +61,7 @@ def test_the_line_of_the_first_rank_is_found_among_those_of_nccl() -> None:
     )
     found = link_timing.of_output(printed, PAIR, "vllm@sha256:0", "2026-11-29")
     assert found == Timing(PAIR, "nccl", [(SMALL, 41.0), (LARGE, 6300.5)], "vllm@sha256:0", "2026-11-29")
-    assert "16 KiB in 41 µs, 65,536 KiB in 6,300 µs, so " in found.line()
+    assert found.line().endswith("16 KiB in 41 µs, 65,536 KiB in 6,300 µs, 10.7 GB/s")
     assert link_timing.of_output("NCCL WARN no socket\n", PAIR, "", "") is None
 
 
