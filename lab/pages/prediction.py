@@ -141,7 +141,7 @@ MEANINGS = {
     "eager_s": "the CPU's time for one MLP, set of experts or mixer without CUDA graphs",
     "all_reduce_s": "one all-reduce of few bytes",
     "link": "of an all-reduce of many bytes",
-    "many_bytes_s": "one all-reduce of many bytes begins so much later; one of few bytes takes five times the link's time",
+    "many_bytes_s": "one all-reduce of many bytes begins so much later; few bytes take five times the link's time",
     "verify_s": "mixing one drafted token of one sequence, in one layer",
     "experts_used": "share of the experts among which routing is even, unless the model has its own",
     "compute_16": "products in BF16, of 4-bit weights in 16 bits, and attention of a prompt",

@@ -15,7 +15,10 @@ NO_TIMING = register("no-timing", runbook="all-reduce")
 
 # Options of the launch that decide how ranks reach each other and their GPU. Others belong to the engine: its files,
 # its API, its limits and its secrets.
-KEPT = frozenset("--cap-add --device --env --gpus --init --network --pull --rm --security-opt --shm-size --ulimit".split())
+KEPT = (
+    *("--cap-add", "--device", "--env", "--gpus", "--init", "--network", "--pull", "--rm"),
+    *("--security-opt", "--shm-size", "--ulimit"),
+)
 # Seconds after which a container is stopped that waits for a rank.
 DEADLINE_S = 240
 

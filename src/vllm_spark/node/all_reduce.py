@@ -1,8 +1,8 @@
-"""Time an all-reduce of few bytes and one of many between the ranks of a server: `all_reduce.py RANK RANKS ADDRESS PORT`.
+"""Time an all-reduce of few bytes and one of many between the ranks of a server.
 
-It runs in the container of the server's image on every rank at the same time, and the first rank prints one line of
-JSON. The ranks meet at ADDRESS, that of the first. With a GPU it is NCCL's all-reduce, otherwise gloo's, and the line
-says which. Beside the standard library it needs the image's own torch.
+Its arguments are RANK RANKS ADDRESS PORT. It runs in the container of the server's image on every rank at the same
+time, and the first rank prints one line of JSON. The ranks meet at ADDRESS, that of the first. With a GPU it is NCCL's
+all-reduce, otherwise gloo's, and the line says which. Beside the standard library it needs the image's own torch.
 """
 
 from __future__ import annotations
