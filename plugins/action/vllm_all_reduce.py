@@ -26,7 +26,7 @@ class ActionModule(SparkAction):
         specs = ranks_of(resolved.intents_of(self, self.host))
         if len(specs) < 2:  # noqa: PLR2004  one Spark has nobody to reduce with
             return {}
-        facts = self.results(results.FACTS, specs)
+        facts = self.results(results.FABRIC_FACTS, specs)
         if refusals := list(all_reduce.hindrances(specs, facts)):
             raise RefusedError(refusals)
         own = ranks.join(specs, facts)[self.host]

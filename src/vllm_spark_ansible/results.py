@@ -75,6 +75,7 @@ PULLED_SPECS = Step[list[Json]]("vllm_pull_wanted", "specs")
 MODEL_STATES: Step[list[ModelState]] = Step("vllm_pull_looked", "looks")
 PULL_FACTS: Step[Facts] = Step("vllm_pull_box", "facts")
 # The other verbs.
+FABRIC_FACTS: Step[Facts] = Step("__spark_fabric_box", "facts")
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
 STATUS_FACTS: Step[Facts] = Step("vllm_status_box", "facts")
 STATUS_EARLIER = Step[list[Json]]("vllm_status_earlier")

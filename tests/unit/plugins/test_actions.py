@@ -344,7 +344,7 @@ def pair_pulled(pair_planned: Vars) -> Vars:
         own = pair_planned[host]
         image = Spec.from_json(own["spark_precheck_resolved"]["spec"]).image
         own["vllm_plan_box"]["facts"] |= {"images": {image: "sha256:1"}, "running_units": []}
-        own["spark_precheck_box"] = own["vllm_plan_box"]
+        own["__spark_fabric_box"] = own["vllm_plan_box"]
     return pair_planned
 
 
@@ -379,7 +379,7 @@ def test_all_reduces_are_not_timed_beside_a_server_without_an_image_or_where_a_r
     failed: Vars = {"ansible.builtin.command": {"rc": 1, "failed": True, "stdout": "", "stderr": "x\nno route\n"}}
     run = FakeRun(hostvars=pair_pulled, modules=failed)
     assert "spark1: no all-reduce was timed: no route" in fails(run, "vllm_all_reduce", folder="/nonexistent")
-    facts = pair_pulled["spark2"]["spark_precheck_box"]["facts"]
+    facts = pair_pulled["spark2"]["__spark_fabric_box"]["facts"]
     facts |= {"running_units": ["vllm@old.service"], "images": {}}
     run = FakeRun(hostvars=pair_pulled)
     message = fails(run, "vllm_all_reduce", folder="/nonexistent")
