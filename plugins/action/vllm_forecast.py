@@ -7,6 +7,7 @@ compare with are read once, and what many hosts have in common is one line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,10 @@ from ansible.errors import AnsiblePromptInterrupt, AnsiblePromptNoninteractive
 from vllm_spark.bench.measured_here import Measurements
 from vllm_spark.core import removed, version
 from vllm_spark.core.refusal import RefusedError
+from vllm_spark.core.types import Document
 from vllm_spark.deploy import consent, preview, preview_document, preview_table, replicas
 from vllm_spark.deploy.preview import Preview
+from vllm_spark.inventory import link_timing
 from vllm_spark.sizing import constants, forecast
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import ForecastContext, ForecastRequest
@@ -33,6 +36,7 @@ class ActionModule(SparkAction):
         "min_speed": {"type": "float", "required": True},  # The least tokens per second of one request.
         "roofline": {"type": "raw", "required": True},  # The constants of the site.
         "bench_folder": {"type": "str", "required": True},  # The evidence of the bench on the controller.
+        "timing_folder": {"type": "str", "required": True},  # The timings of fabric.yml on the controller.
         # A file that release 0.1.0 wrote, and that is read no more.
         "former_constants": {"type": "str", "required": True},
         "recipe_folders": {"type": "list", "elements": "str", "required": True},  # Folders that contain recipes.
@@ -52,6 +56,7 @@ class ActionModule(SparkAction):
         previews = self._previews(load)
         if Path(self.args["former_constants"]).exists():
             self.show(removed.CONSTANTS.format(file=self.args["former_constants"]))
+        self.show(*removed.roofline_notes(self.args["roofline"]))
         refusals = [
             {"host": host, **refusal}
             for host, foreseen in previews.items()
@@ -97,11 +102,7 @@ class ActionModule(SparkAction):
     def _previews(self, load: ForecastRequest) -> dict[str, Preview]:
         """Return the previews of the hosts of the play. Raises RefusedError for a wrong constant of the site."""
         folders = [Path(folder) for folder in self.args["recipe_folders"]]
-        context = ForecastContext(
-            constants=self.known,
-            measured=Measurements(Path(self.args["bench_folder"]), self.known).of,
-            catalogue=forecast.catalogue(folders),
-        )
+        context = self._context(self.known, forecast.catalogue(folders))
         previews: dict[str, Preview] = {}
         turns = self.results(results.TURN, self.play_hosts, default=[])
         # Other hosts have their results from an earlier turn.
@@ -116,10 +117,16 @@ class ActionModule(SparkAction):
     def _deployment(self, host: str, load: ForecastRequest, context: ForecastContext) -> dict[str, Preview]:
         """Return the previews of the hosts of a deployment that has this host, or of a host without one."""
         intents = resolved.intents_of(self, host)
+        if timing := link_timing.read(Path(self.args["timing_folder"]), list(intents)):
+            context = self._context(constants.of_site(self.args["roofline"], timing), context.catalogue)
         facts = self.results(results.PLAN_FACTS, intents, asks=host)
         if rank := intents[host].rank:
             context = replace(context, hub_dir=rank.site.hub_dir)
         return preview.PreviewedDeploy(intents, facts, self.toolkit).by_host(load, context)
+
+    def _context(self, known: Constants, catalogue: Sequence[Document]) -> ForecastContext:
+        measured = Measurements(Path(self.args["bench_folder"]), known).of
+        return ForecastContext(constants=known, measured=measured, catalogue=catalogue)
 
     @cached_property
     def known(self) -> Constants:

@@ -82,6 +82,7 @@ PULL_FACTS: Step[Facts] = Step("vllm_pull_box", "facts")
 LINK_FACTS: Step[Facts] = Step("__spark_fabric_facts", "facts")
 LINK_RATES = Step[list[Any]]("__spark_fabric_rates", "rates")
 # The other verbs.
+FABRIC_FACTS: Step[Facts] = Step("__spark_fabric_box", "facts")
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
 # Of all turns so far: lines for a person, and entries of the document.
 PLAN_REFUSED = Step[list[str]]("vllm_plan_reported", "refused")

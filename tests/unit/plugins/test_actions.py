@@ -212,6 +212,7 @@ def forecast_args(**more: Any) -> dict[str, Any]:
     load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "bench_folder": "/nonexistent"}
     return {
         **load,
+        "timing_folder": "/nonexistent",
         "former_constants": "/nonexistent/constants.yml",
         "recipe_folders": folders,
         "ask": False,
@@ -359,6 +360,60 @@ def test_a_wrong_constant_of_the_site_is_refused(pair_planned: Vars) -> None:
     args = forecast_args(roofline={"speed_of_light": 1})
     message = fails(FakeRun(hostvars=pair_planned), "vllm_forecast", **args)
     assert message.startswith("vllm_roofline: unknown speed_of_light — expected: ")
+    run = FakeRun(hostvars=pair_planned)
+    run.act("vllm_forecast", **forecast_args(roofline={"step_s": 1e-3}))
+    assert run.lines[0].startswith("vllm_roofline: step_s: read no more since release 0.1.0")
+
+
+@pytest.fixture
+def pair_pulled(pair_planned: Vars) -> Vars:
+    """The variables of both hosts of a pair that has its image, and no server."""
+    for host in HOSTS:
+        own = pair_planned[host]
+        image = Spec.from_json(own["spark_precheck_resolved"]["spec"]).image
+        own["vllm_plan_box"]["facts"] |= {"images": {image: "sha256:1"}, "running_units": []}
+        own["__spark_fabric_box"] = own["vllm_plan_box"]
+    return pair_planned
+
+
+TIMED = '{"all_reduce": {"backend": "nccl", "ranks": 2, "calls": [[16384, 41.6384], [67108864, 6750.8864]]}}\n'
+
+
+def test_the_all_reduces_of_a_pair_are_timed_in_the_image_of_its_server_and_count(
+    pair_pulled: Vars, tmp_path: Path
+) -> None:
+    done: Vars = {"ansible.builtin.command": {"rc": 0, "stdout": TIMED, "stderr": ""}}
+    head, worker = (FakeRun(host=host, hostvars=pair_pulled, modules=done) for host in HOSTS)
+    for run in (head, worker):
+        run.act("vllm_all_reduce", folder=str(tmp_path / "fabric"))
+    commands = [run.calls[0][1]["argv"] for run in (head, worker)]
+    address = reference_spark.fabric("spark1")["netdevs"][0]["addresses"][0]["address"]
+    assert [argv[-4:] for argv in commands] == [[str(rank), "2", address, "25050"] for rank in (0, 1)]
+    assert all(argv[:4] == ["timeout", "240", "docker", "run"] for argv in commands)
+    assert all("NCCL_IB_DISABLE=0" in argv and "/dev/infiniband" in argv for argv in commands)
+    # Neither files of the engine nor its secrets, whose folder may not exist yet.
+    assert not {"--mount", "--env-file", "--name"} & set(commands[0])
+    assert (len(head.lines), worker.lines) == (2, [])
+    assert head.lines[0].startswith("spark1  all-reduce over spark1+spark2 by nccl: 16 KiB in 42 µs")
+    plan = FakeRun(hostvars=pair_pulled)
+    plan.act("vllm_forecast", **forecast_args(timing_folder=str(tmp_path / "fabric")))
+    assert any("all-reduces as timed here: 34 µs and 10.2 GB/s" in line for line in plan.lines)
+    bare = FakeRun(hostvars=pair_pulled)
+    bare.act("vllm_forecast", **forecast_args())
+    assert not any("as timed here" in line for line in bare.lines)
+
+
+def test_all_reduces_are_not_timed_beside_a_server_without_an_image_or_where_a_rank_fails(pair_pulled: Vars) -> None:
+    failed: Vars = {"ansible.builtin.command": {"rc": 1, "failed": True, "stdout": "", "stderr": "x\nno route\n"}}
+    run = FakeRun(hostvars=pair_pulled, modules=failed)
+    assert "spark1: no all-reduce was timed: no route" in fails(run, "vllm_all_reduce", folder="/nonexistent")
+    facts = pair_pulled["spark2"]["__spark_fabric_box"]["facts"]
+    facts |= {"running_units": ["vllm@old.service"], "images": {}}
+    run = FakeRun(hostvars=pair_pulled)
+    message = fails(run, "vllm_all_reduce", folder="/nonexistent")
+    assert "spark2: vllm@old.service has the GPU and its memory" in message
+    assert "ansible-playbook pull.yml -l spark1,spark2" in message
+    assert run.calls == []
 
 
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
