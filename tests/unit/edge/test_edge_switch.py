@@ -271,7 +271,7 @@ def test_a_model_that_loads_by_itself_is_not_started_again(tmp_path: Path) -> No
 
 
 def test_a_model_that_is_lent_is_not_started_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = office(tmp_path)
+    one = worker(tmp_path)
     monkeypatch.setattr(edge_switch.time, "time", lambda: 1800000000.0)
     for until, left in ((1800003600, 3600), (1800000030, 60), (1799990000, 60)):
         one.states.write_text(f"demo serving\nother lent_{until}\n")
