@@ -47,12 +47,9 @@ def heard(fabrics: Mapping[str, HostFabric]) -> dict[Plug, set[Plug | str]]:
     found: dict[Plug, set[Plug | str]] = {}
     for host, fabric in fabrics.items():
         for one in fabric.neighbours or ():
-            owner = macs.get(one["port"])
-            if not owner and one["chassis"] in macs:
-                owner = (
-                    macs[one["chassis"]][0],
-                    one["port"] if port_of(one["port"]) is not None else one["description"],
-                )
+            chassis, port = macs.get(one["chassis"]), one["port"]
+            named = port if port_of(port) is not None else one["description"]
+            owner = macs.get(port) or (chassis and (chassis[0], named))
             near, far = port_of(one["netdev"]), port_of(owner[1]) if owner else None
             other = (owner[0], far) if owner and far is not None else one["name"] or one["chassis"] or "a device"
             if near is not None and other != (host, near):
@@ -74,7 +71,9 @@ def refusals(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric
     alone = {plug: next(iter(others)) for plug, others in found.items() if len(others) == 1}
     seen = {frozenset((plug, other)) for plug, other in alone.items() if isinstance(other, tuple)}
     if fabric == SWITCH:
-        for one in (cable for cable in seen if all(alone.get(plug) in cable for plug in cable)):
+        # If all of them speak, two that hear each other alone share a cable, and no switch that passes LLDP on.
+        used = set(wanted[0]) if all(one.neighbours is not None for one in fabrics.values()) else set()
+        for one in (cable for cable in seen if cable <= used and all(alone.get(plug) in cable for plug in cable)):
             ends = " and ".join(map(spoken, sorted(one)))
             yield _wrong(f"a cable joins {ends}", "one from each Spark to the switch", f"plug {ends} into it.")
     else:
@@ -115,7 +114,8 @@ def _misplaced(fabric: str, hosts: Sequence[str], seen: Cables, wanted: Cables) 
     if not wrong:
         return
     what = "; ".join(f"a cable joins {' and '.join(map(spoken, cable))}" for cable in wrong)
-    expected = " and ".join(" to ".join(map(spoken, cable)) for cable in sorted(map(sorted, wanted - seen)))
+    instead = sorted(sorted(cable) for cable in wanted - seen if any(cable & set(other) for other in wrong))
+    expected = " and ".join(" to ".join(map(spoken, cable)) for cable in instead)
     orders = (order for order in itertools.permutations(hosts) if seen == set(map(frozenset, links(fabric, order))))
     some = (each for number in range(1, len(hosts) + 1) for each in itertools.combinations(hosts, number))
     if order := next(orders, None):
