@@ -53,7 +53,7 @@ $(READY_DEV): requirements-dev.lock $(READY)
 setup-dev: $(READY_DEV) ## Add what the sandbox and the tests need, from requirements-dev.lock
 
 .PHONY: sandbox-up
-sandbox-up: setup-dev ## Start two stand-ins for Sparks with the real engine on a CPU
+sandbox-up: setup-dev ## Start two stand-ins for Sparks with the real engine on a CPU; SPARKS=4 starts four
 	rm -f .sandbox/serves
 	# The sandbox has no lines of its own, so its tasks show the progress.
 	ANSIBLE_STDOUT_CALLBACK=ansible.builtin.default ansible-playbook $(SANDBOX) sandbox/up.yml
@@ -166,15 +166,23 @@ endef
 SAID := .cache/molecule.log
 
 # These take two hours, too long for `make test`: pairs start about twenty times, images are built and copied.
+# Those of more than two Sparks start a larger sandbox.
+MORE := three four
 LONG := bench bundle day edge fabric factory faults images metrics notify offline operators own pairs recipe recovery refusals remove rollback several upgrade
 
 .PHONY: molecule
 molecule: setup-dev ## Run a scenario of one Spark, of a pair and of the switch; a quarter of an hour
-	$(call scenarios,--all $(addprefix --exclude=,$(LONG)))
+	$(call scenarios,--all $(addprefix --exclude=,$(LONG) $(MORE)))
 
 .PHONY: molecule-long
 molecule-long: setup-dev ## Run the long scenarios; two hours
 	$(call scenarios,$(addprefix --scenario-name=,$(LONG)))
+	$(MAKE) molecule-more
+
+.PHONY: molecule-more
+molecule-more $(addprefix molecule-,$(MORE)): export SPARKS := 4
+molecule-more: setup-dev ## Run the scenarios of three and four Sparks; they take more memory
+	$(call scenarios,$(addprefix --scenario-name=,$(MORE)))
 
 .PHONY: molecule-%
 molecule-%: setup-dev

@@ -32,9 +32,9 @@ _read_catalogue = forecast.catalogue
 _own_catalogue = cache(lambda: _read_catalogue([OWN_RECIPES]))
 
 
-def catalogue(folders: Sequence[Path]) -> tuple[Document, ...]:
+def catalogue(folders: Sequence[Path], near: Document | None = None) -> tuple[Document, ...]:
     """Read the recipes of the toolkit, which no test changes, once a session instead of once a command."""
-    return _own_catalogue() if list(folders) == [OWN_RECIPES] else _read_catalogue(folders)
+    return _own_catalogue() if list(folders) == [OWN_RECIPES] else _read_catalogue(folders, near)
 
 
 forecast.catalogue = catalogue

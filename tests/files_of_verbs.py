@@ -18,7 +18,7 @@ from vllm_spark.bench import profiles, reported
 from vllm_spark.cli.main import main
 from vllm_spark.core import paths
 from vllm_spark.core.version import version
-from vllm_spark.inventory import spec
+from vllm_spark.inventory import spec, topology
 from vllm_spark.node.bench import corpora
 from vllm_spark.recipe import lockfile
 
@@ -38,7 +38,7 @@ def note(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def verbs(folder: Path) -> None:
-    """Do what reads data: commands, version, spec of a host, lock file; profiles, prompts and reports of the bench."""
+    """Do what reads data: commands, version, spec of a host, topology, lock file; profiles, prompts and reports."""
     report, lock = folder / "report.html", folder / "lock.yml"
     lock.write_text(lockfile.text(lockfile.Lock()), encoding="utf-8")
     compose = folder / "compose.yml"
@@ -64,6 +64,8 @@ def verbs(folder: Path) -> None:
         notification={"command": ["/bin/true"]},
     )
     spec.resolve(inventory, "spark1")
+    three = ["a", "b", "c"]
+    topology.parse({"fabric": "triangle", "sparks": three}, three, three, [])
     for name in profiles.names():
         profiles.load(name)
     reported.load()

@@ -202,7 +202,7 @@ clock. A value that the host does not report is missing. A host without nvidia-s
 faults of clocks and heat are not judged there. `vllm-spark bench URL` does not know the engine's container, so
 `busy-host` is not judged there.
 
-`ansible-playbook bench.yml` samples every host of the deployment, because a pair is as slow as its slower rank. The
+`vllm-spark bench` samples every host of the deployment, because a pair is as slow as its slower rank. The
 faults of hosts are judged for each one and name it: {host_faults}. Those of the head are judged while it measures and
 end the cell; those of the other ranks are judged when the evidence is fetched.
 

@@ -20,7 +20,7 @@ names the command that checks it. The command ends with a fault and its fix if t
 deployment itself. The owner checks the lines after a deployment.
 """
 GATES_HEAD = """\
-`ansible-playbook deploy.yml -l HOST` ends with the gates, and `ansible-playbook verify.yml -l HOST` repeats them. Cheap
+`vllm-spark deploy -l HOST` ends with the gates, and `vllm-spark verify -l HOST` repeats them. Cheap
 gates run first. No gate runs after one that fails. A recipe enables a gate by naming it: see `gates` in
 `recipes/schema.json`."""
 
@@ -45,11 +45,11 @@ BEFORE = (
     ),
     Line(
         "The image has a digest, not only a tag: a tag with a similar name may be a different engine.",
-        "ansible-playbook lock.yml -l HOST", (), ("image-not-locked", "lock-moved"),
+        "vllm-spark lock -l HOST", (), ("image-not-locked", "lock-moved"),
     ),
     Line(
         "Model and drafter have a commit, and each file that the recipe mounts over an engine file has a checksum.",
-        "ansible-playbook lock.yml -l HOST", (), ("lock-model",),
+        "vllm-spark lock -l HOST", (), ("lock-model",),
     ),
     Line(
         "The combination of model, engine version, kernels and parsers is not known to fail.",
@@ -57,33 +57,33 @@ BEFORE = (
     ),
     Line(
         "The model fits into memory and on the disk, and the forecast is not below the speed that you need.",
-        "ansible-playbook plan.yml -l HOST -e vllm_plan_min_speed=TOK_S",
+        "vllm-spark plan -l HOST -e vllm_plan_min_speed=TOK_S",
         ("no-room-for-the-cache", "too-little-disk", "too-slow"), ("plan-no-go", "slow"),
     ),
     Line(
         "Model and drafter are on every Spark at the recipe's commit, and mounted files have their checksum.",
-        "ansible-playbook precheck.yml -l HOST", ("no-model", "wrong-checksum", "model-unreadable", "model-outside"),
+        "vllm-spark precheck -l HOST", ("no-model", "wrong-checksum", "model-unreadable", "model-outside"),
         ("model-missing",),
     ),
     Line(
         "No other program uses the memory or the port: no desktop program, no Ollama model, no other server.",
-        "ansible-playbook precheck.yml -l HOST", ("too-little-memory", "port-taken"),
+        "vllm-spark precheck -l HOST", ("too-little-memory", "port-taken"),
         ("too-little-memory", "gpu-memory-held", "port-taken"),
     ),
     Line(
         "GPU, driver and Docker respond, and the image has the host's architecture.",
-        "ansible-playbook precheck.yml -l HOST", ("no-gpu", "no-docker", "wrong-architecture"),
+        "vllm-spark precheck -l HOST", ("no-gpu", "no-docker", "wrong-architecture"),
         ("wrong-host", "docker-missing"),
     ),
     Line(
         "Two Sparks: cable, addresses, MTU and GIDs match.",
-        "ansible-playbook precheck.yml -l HEAD,WORKER",
+        "vllm-spark precheck -l HEAD,WORKER",
         ("fabric-none", "fabric-no-address", "fabric-mtu", "fabric-no-gid"),
         ("fabric-none", "fabric-no-address", "fabric-mtu", "fabric-no-gid"),
     ),
     Line(
         "The launch is the intended one: image by digest, flags, mounts, variables.",
-        "ansible-playbook deploy.yml --check --diff -l HOST",
+        "vllm-spark deploy --check --diff -l HOST",
     ),
 )  # fmt: skip
 
@@ -95,11 +95,11 @@ AFTER = (
     ),
     Line(
         "A router in front does not send requests to another model when this one refuses.",
-        "ansible-playbook verify.yml -l HOST", (), ("silent-failover",),
+        "vllm-spark verify -l HOST", (), ("silent-failover",),
     ),
-    Line("Only intended clients reach the port, or the server has a key.", "ansible-playbook precheck.yml -l HOST"),
+    Line("Only intended clients reach the port, or the server has a key.", "vllm-spark precheck -l HOST"),
     Line(
-        "The deployment serves again after a reboot.", "ansible-playbook status.yml -l HOST", (),
+        "The deployment serves again after a reboot.", "vllm-spark status -l HOST", (),
         ("engine-failed-to-start",),
     ),
     Line(

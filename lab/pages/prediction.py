@@ -16,7 +16,7 @@ from vllm_spark.sizing.load import Load
 HEAD = """\
 # Prediction of memory and speed
 
-`vllm-spark plan RECIPE` and `ansible-playbook plan.yml` predict before a download whether a recipe fits and how fast it
+`vllm-spark plan RECIPE` and `vllm-spark plan` predict before a download whether a recipe fits and how fast it
 decodes. `make docs` writes this page from `src/vllm_spark/sizing/hardware.yml`, `recipes/architectures` and the
 measurements in `lab/forecast`; do not edit it.
 
@@ -24,13 +24,14 @@ measurements in `lab/forecast`; do not edit it.
 
     step     = sum over parts of hypot(bytes / (TP x bandwidth), 2 x weights x tokens / (TP x compute))
                + cache / (TP x bandwidth) + (MLPs + sets of experts + convolutions) x feed_forward_s
-               + reductions x (all_reduce_s + tokens x hidden x 2 B x 2 (TP - 1) / TP / link)    with several Sparks
+               + reductions x (all_reduce_s + sent + min(4 x sent, many_bytes_s))                with several Sparks
                + passes x (drafter / (TP x bandwidth) + its layers + its all-reduces)
                + streams x N x layers x verify_s                      with a drafter of N tokens
                + mixing of the prompt, FLOP / (TP x compute)          while a prompt is computed
     tok/s    = (1 + N x acceptance) / step                  of each sequence
     experts  = experts of one token x U, U = (1 - (1 - s)^requests) / s, s = k / (E x experts_used)
     requests = (1 + (streams - 1) x apart) x (1 + N)
+    sent     = tokens x hidden x 2 B x 2 (TP - 1) / TP / link
     cache    = streams x sum over layers of K and V of min(context, window) tokens, the latent, or the state 2 + N times
     eager    = hypot(step, (mixers + MLPs + sets of experts) x eager_s)
 
@@ -64,9 +65,10 @@ and in rows of streams that have one text 0.14.
 
 SITE = """\
 A site can set constants that it has measured in `vllm_roofline` (inventories/sample). `vllm-spark plan --site FILE`
-reads the same variables. The most useful one is all_reduce_s: public timings are 40 to 140 us. all_reduce_perf of
-nccl-tests prints it as `time` at 10 KB, and `link` as `busbw` at 64 MB. Until both are set, no pair is ranked above one
-Spark for a mixture of experts that one Spark holds: owners measured 0.76 to 1.3 times one Spark.
+reads the same variables. The most useful one is all_reduce_s: public timings are 40 to 140 us. `ansible-playbook
+fabric.yml -e time_all_reduce=true` times a call of 16 KiB and one of 64 MiB over the Sparks of a server, from which
+`all_reduce_s` and `link` follow; `vllm_roofline` counts before it. Without them, no pair is ranked above one Spark for
+a mixture of experts that one Spark holds: owners measured 0.76 to 1.3 times one Spark.
 
 Of a recipe that `bench` measured on a site, the plan has the figures and two factors
 ([bench.md](../operations/bench.md#what-the-bench-says-about-your-sparks)).
@@ -139,6 +141,7 @@ MEANINGS = {
     "eager_s": "the CPU's time for one MLP, set of experts or mixer without CUDA graphs",
     "all_reduce_s": "one all-reduce of few bytes",
     "link": "of an all-reduce of many bytes",
+    "many_bytes_s": "one all-reduce of many bytes begins so much later; few bytes take five times the link's time",
     "verify_s": "mixing one drafted token of one sequence, in one layer",
     "experts_used": "share of the experts among which routing is even, unless the model has its own",
     "compute_16": "products in BF16, of 4-bit weights in 16 bits, and attention of a prompt",

@@ -8,7 +8,7 @@ from pathlib import Path
 from lab.pages.markdown import table
 from vllm_spark.bench import compare, recipe_evidence
 from vllm_spark.bench.evidence import Evidence
-from vllm_spark.bench.recipe_evidence import Group
+from vllm_spark.bench.recipe_evidence import EvidenceGroup
 from vllm_spark.core import paths
 from vllm_spark.core.types import Document
 from vllm_spark.node.bench.records import CellRecord
@@ -31,7 +31,7 @@ def lines(recipe: Recipe, folder: Path = paths.RECIPES) -> Iterator[str]:
         yield from _group(group)
 
 
-def _group(group: Group) -> Iterator[str]:
+def _group(group: EvidenceGroup) -> Iterator[str]:
     yield f"- Evidence: {len(group.runs)} {'run' if len(group.runs) == 1 else 'runs'} ([report]({UP}/{report(group)}))"
     if group.differs:
         yield "- These figures are not those of this recipe on a Spark:"
@@ -41,7 +41,7 @@ def _group(group: Group) -> Iterator[str]:
     yield ""
 
 
-def report(group: Group) -> str:
+def report(group: EvidenceGroup) -> str:
     """Return the path of a group's report: what the entry names, or FOLDER/SERVER.html of lab/evidence for the files
     recipes/evidence/FOLDER/SERVER.PROFILE.jsonl."""
     folder, _, name = group.names[0].removeprefix("recipes/evidence/").rpartition("/")

@@ -21,7 +21,7 @@ HEAD = """\
 lock file. Memory is the peak of a start on each Spark. Speeds are for one stream: the forecast is explained in
 [prediction.md](prediction.md), the reported speed is from the recipe's sources. With a drafter the forecast goes from
 the kind of text with the lowest acceptance to that with the highest; `vllm-spark plan RECIPE` names them. A recipe that
-is not pinned needs `ansible-playbook lock.yml` first. A recipe that is kept for a field report is its system of that
+is not pinned needs `vllm-spark lock` first. A recipe that is kept for a field report is its system of that
 day: `vllm-spark init`, README and the advice of `plan` name one that is better today.
 
 A recipe with evidence of the bench has a table: decode and the time to the first chunk of the first cell with one

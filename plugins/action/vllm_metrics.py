@@ -37,5 +37,5 @@ class ActionModule(SparkAction):
         # Files without units have no edge.
         server = edge.settings.metrics_server if edge else ""
         self.say(f"the figures of this host {will} recorded by {server}: {', '.join(units)}")
-        done = self.execute("vllm_files", files, "changed_paths")
-        return {**done, "changed": True, "lacks": metrics.lacks(units, facts), "units": units}
+        placed = self.execute("vllm_files", files, "changed_paths")
+        return {**placed, "changed": True, "lacks": metrics.lacks(units, facts), "units": units}

@@ -6,7 +6,6 @@ import json
 from typing import Any, ClassVar
 
 from vllm_spark.inventory import notify as inventory
-from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.lifecycle import notify
 from vllm_spark.node import host_layout
 from vllm_spark_ansible import results
@@ -28,30 +27,28 @@ class ActionModule(SparkAction):
         if self.args["phase"] == "install":
             return self._install(self.args["secrets"])
         tests = self.args["test"] and not self.check_mode
-        said = self.shell(f"{host_layout.NOTIFY} --{'test' if tests else 'show'}")
-        if not said:
+        output = self.shell(f"{host_layout.NOTIFY} --{'test' if tests else 'show'}")
+        if not output:
             raise notify.absent(self.host)
-        self.say(notify.line(json.loads(said), tested=tests))
+        self.say(notify.line(json.loads(output), tested=tests))
         return {}
 
     def _install(self, secrets: dict[str, str]) -> dict[str, Any]:
-        told = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
+        checked = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
         facts, will = self.result(results.FACTS), "will be" if self.acts else "would be"
-        if not told:
-            if not (items := notify.removed(facts)):
-                return {}
+        if not (checked or (items := notify.removed(facts))):
+            return {}
+        if not checked:
             self.say(f"vllm-notify {will} removed: vllm_notify is not set")
             return self.execute("vllm_remove", {"items": items}, "removed")
-        if not (files := notify.placed(inventory.settings(told, self.host, secrets, self._edge()), facts)):
+        # Its edge, by which it knows whom to ask.
+        intent = intent_of(self.host, self.hostvars[self.host])
+        settings = inventory.settings(checked, self.host, secrets, intent.edge if intent else None)
+        if not (files := notify.placed(settings, facts)):
             return {}
-        self.say(f"vllm-notify {will} installed: it tells {inventory.target(told)} about troubles")
+        self.say(f"vllm-notify {will} installed: it tells {inventory.target(checked)} about troubles")
         done = self.execute("vllm_files", files, "changed_paths")
         if not self.check_mode:
             timer = {"name": host_layout.NOTIFY_TIMER, "enabled": True, "state": "restarted", "daemon_reload": True}
             self.execute("ansible.builtin.systemd_service", timer, "state")
         return done
-
-    def _edge(self) -> Edge | None:
-        """Return the edge of this host, by which it knows whom to ask."""
-        intent = intent_of(self.host, self.hostvars[self.host])
-        return intent.edge if intent else None

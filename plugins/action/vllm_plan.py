@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 from vllm_spark.core import version
 from vllm_spark.deploy import host_warnings, plan
 from vllm_spark.inventory.intent import ranks_of
+from vllm_spark.lifecycle import metrics, notify
 from vllm_spark_ansible import resolved, results
 from vllm_spark_ansible.action import SparkAction
 
 
 class ActionModule(SparkAction):
-    arguments: ClassVar = {}
+    # Where the host tells its owner about troubles, not yet checked.
+    arguments: ClassVar = {"notification": {"type": "raw"}}
 
     quiet = True
 
@@ -26,7 +28,9 @@ class ActionModule(SparkAction):
         # Findings are printed before the refusals, because they often explain them.
         findings = host_warnings.findings(ranks_of(intents), facts, self.host)
         self.say(*host_warnings.lines(findings))
-        purpose = plan.Purpose(acts=self.acts)
-        planned, lines = plan.of_host(intents, facts, self.host, version.version(), purpose)
+        planned, lines = plan.of_host(intents, facts, self.host, version.version(), plan.Purpose(acts=self.acts))
         self.say(*lines)
-        return {"plan": planned.to_json(), "findings": [asdict(finding) for finding in findings]}
+        # Messages and figures: the inventory wants them, or the host has their files.
+        own, wanted = facts[self.host], metrics.wanted_files(intents[self.host].edge, "")
+        around = self.args.get("notification") or wanted or notify.removed(own) or metrics.removed([], own)
+        return {"plan": planned.to_json(), "around": bool(around), "findings": [asdict(one) for one in findings]}

@@ -1,9 +1,11 @@
-"""What a deploy replaces on this host. vllm_spark.lifecycle.replacement decides."""
+"""What a deploy does to the unit of this host, and what it replaces. vllm_spark.deploy.decision and
+vllm_spark.lifecycle.replacement decide."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from vllm_spark.deploy import decision
 from vllm_spark.lifecycle import replacement
 from vllm_spark.lifecycle.replacement import HostPlan
 from vllm_spark_ansible import results
@@ -12,10 +14,14 @@ from vllm_spark_ansible.action import SparkAction
 
 class ActionModule(SparkAction):
     arguments: ClassVar = {
-        # `decide` decides. `result` judges the change. `report` fails with what came back where.
-        "phase": {"type": "str", "choices": ["decide", "result", "report"], "required": True},
+        # `unit` decides what happens to the unit, `decide` what it replaces. `result` judges the change. `report` fails
+        # with what came back where.
+        "phase": {"type": "str", "choices": ["unit", "decide", "result", "report"], "required": True},
+        "plan": {"type": "dict"},  # The plan of this host. `unit` needs it.
+        # The files that vllm_files has changed, or would change in check mode. `unit` needs them.
+        "changed_paths": {"type": "list", "elements": "str"},
         "deployments": {"type": "raw"},  # The deployments of the inventory. `decide` needs them.
-        "decision": {"type": "dict"},  # The result of vllm_decide. `decide` needs it.
+        "decision": {"type": "dict"},  # The result of `unit`. `decide` needs it.
         "replacement": {"type": "dict"},  # The result of `decide`. `result` needs it.
         "missed": {"type": "str"},  # Why the new server is not kept. `report` needs it.
     }
@@ -23,9 +29,11 @@ class ActionModule(SparkAction):
     quiet = True
 
     def act(self) -> dict[str, Any]:
+        phase = self.args["phase"]
+        if phase == "unit":
+            return decision.decide(self.args["plan"], self.args["changed_paths"], check_mode=self.check_mode).to_json()
         spec = self.result(results.SPEC) or {}
         hosts: list[str] = spec["deployment"]["hosts"]
-        phase = self.args["phase"]
         if phase == "decide":
             return self._decide(hosts)
         if phase == "report":
@@ -40,10 +48,9 @@ class ActionModule(SparkAction):
         return {host: (restored[host], again[host]) for host in hosts}
 
     def _decide(self, hosts: list[str]) -> dict[str, Any]:
-        plans = self.results(results.PLAN, hosts)
-        facts = self.results(results.FACTS, hosts)
+        plans, facts = self.results(results.PLAN, hosts), self.results(results.FACTS, hosts)
         of_hosts = {host: HostPlan(plans[host], facts[host]["running_units"]) for host in hosts}
-        inventory, decision = self.args["deployments"], self.args["decision"]
-        own = replacement.of_host(of_hosts, self.host, decision, inventory, self.play_hosts_all)
-        told = replacement.if_interrupted(of_hosts, self.host, decision, own)
-        return {**own.to_json(), **({"if_interrupted": told.to_json()} if told else {})}
+        inventory, decided = self.args["deployments"], self.args["decision"]
+        own = replacement.of_host(of_hosts, self.host, decided, inventory, self.play_hosts_all)
+        left = replacement.if_interrupted(of_hosts, self.host, decided, own)
+        return {**own.to_json(), **({"if_interrupted": left.to_json()} if left else {})}

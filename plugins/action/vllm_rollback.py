@@ -44,21 +44,18 @@ class ActionModule(SparkAction):
     def _decide(self) -> dict[str, Any]:
         """Decide after a deploy. A step before the gates that failed on some host of the deployment counts as one."""
         hosts = self.args["hosts"]
-        replaced = self.results(results.REPLACEMENT, hosts, default={})
+        plans = self.results(results.PLAN, hosts)
+        # A deploy that changes nothing replaces nothing: what is registered is of an earlier turn.
+        acts = any(plan["acts"] for plan in plans.values())
+        replaced = self.results(results.REPLACEMENT, hosts if acts else [], default={}) or {host: {} for host in hosts}
         judged = self.results(results.JUDGED, hosts, default={})
         ended = {
             host: judged[host] if one.get("ok", True) else {"holds": False, "missed": one["missed"]}
             for host, one in replaced.items()
         }
-        decision = rollback.decide(
-            self.args["plan"],
-            ended[self.host],
-            self.results(results.PLAN, hosts).values(),
-            ended.values(),
-            enabled=self.args["enabled"],
-            replacement=self.result(results.REPLACEMENT),
-        )
-        return self._decided(decision, ended)
+        how = {"enabled": self.args["enabled"], "replacement": replaced[self.host]}
+        decision = rollback.decide(self.args["plan"], ended[self.host], plans.values(), ended.values(), **how)
+        return {**self._decided(decision, ended), "stopped": replaced[self.host].get("stopped", [])}
 
     def _end(self) -> dict[str, Any]:
         """Decide at the end of a manual rollback."""

@@ -26,7 +26,7 @@ class ActionModule(SparkAction):
         "limit": {"type": "list", "elements": "str"},  # The hosts of the run. Of `choose` and `order`.
         "to": {"type": "str"},  # The deployment that becomes active. Not of `order`.
         "order": {"type": "dict"},  # The result of `order`. Of `steps`.
-        "decision": {"type": "dict"},  # The result of vllm_decide. Of `steps`.
+        "decision": {"type": "dict"},  # The result of vllm_replacement, `phase=unit`. Of `steps`.
         "drain_s": {"type": "int"},  # The most seconds that running requests get. Of `steps`.
         "memory_s": {"type": "int"},  # The most seconds until the memory is free. Of `steps`.
         "hosts": {"type": "list", "elements": "str"},  # The hosts of the new deployment. Of `result`.

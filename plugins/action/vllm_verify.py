@@ -19,7 +19,7 @@ from vllm_spark.doctor.places import Place
 from vllm_spark.lifecycle import history
 from vllm_spark.node.engine_api import PROOFS
 from vllm_spark.node.host_layout import deployment_of
-from vllm_spark.verify import report, startup
+from vllm_spark.verify import nccl, report, startup
 from vllm_spark.verify.edge_target import EdgeTarget
 from vllm_spark.verify.gate_request import GateRequest
 from vllm_spark.verify.gates import edge, reach
@@ -27,7 +27,7 @@ from vllm_spark.verify.probe_types import HttpRequest, HttpResponse, Probe
 from vllm_spark.verify.runner import Round
 from vllm_spark.verify.verdict import Verdict
 from vllm_spark.verify.verification import Verification
-from vllm_spark_ansible import results
+from vllm_spark_ansible import edge_probe, results
 from vllm_spark_ansible.edge_probe import EdgeProbeAction
 from vllm_spark_ansible.resolved import intent_of
 
@@ -73,7 +73,7 @@ class ActionModule(EdgeProbeAction):
             written = self._report(request, verdicts, run)
         except startup.NotServingError as error:
             missed, written = str(error), {"remoteness": error.remoteness}
-        return {"holds": not missed, "missed": missed, **written}
+        return {"holds": not missed, "missed": missed, "nccl": nccl.versions(watch.lines), **written}
 
     def _address(self) -> str:
         return inventory_host.address(self.host, self.task_vars)
@@ -92,15 +92,19 @@ class ActionModule(EdgeProbeAction):
         return {"holds": True}
 
     def _end(self) -> dict[str, Any]:
-        """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment."""
+        """Fail if this rank has missed a gate, with the first cause among the ranks of its deployment, or if the ranks
+        have different versions of NCCL."""
         judged = self.results(results.JUDGED, self.args["hosts"], default={})
-        if missed := startup.first_causes(judged)[self.host]:
-            self.fail(missed)
+        differing = list(nccl.refusals({host: result.get("nccl", ()) for host, result in judged.items()}))
+        missed = [*map(str, differing), startup.first_causes(judged)[self.host]]
+        if text := "\n".join(filter(None, missed)):
+            self.fail(text, differing)
         return {}
 
     def _probe(self, round_: Round, cursor: str) -> Probe:
         if round_.name == edge.NAME:
-            found = cast("HttpResponse", self.edge_responses(GateRequest.from_json(self.args["gates"]).target))
+            target = GateRequest.from_json(self.args["gates"]).target
+            found = cast("HttpResponse", self.edge_responses(target, self._last_probe["responses"].get(edge.NAME)))
             return {**self._last_probe, "responses": {edge.NAME: found}}
         if round_.name == reach.NAME:
             return {**self._last_probe, "responses": {reach.NAME: self._reach()}}
@@ -110,6 +114,10 @@ class ActionModule(EdgeProbeAction):
     def _probe_host(self, requests: Sequence[HttpRequest], cursor: str) -> Probe:
         request = {key: self.args["gates"][key] for key in (*PROBED, "socket") if key in self.args["gates"]}
         args = {**request, "env_path": self.args["env_path"], "requests": requests, "cursor": cursor}
+        gates = GateRequest.from_json(self.args["gates"])
+        # A server that keeps running is ready at once: one round trip has its answers and those of its edge.
+        if not (cursor or gates.rank or self.args.get("thorough", True)) and edge.applies(gates):
+            args["edge"] = edge_probe.requests(gates.target)
         probe: Probe = self.execute("vllm_probe", args, "probe")["probe"]
         return probe
 

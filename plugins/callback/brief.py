@@ -168,8 +168,8 @@ class CallbackModule(Default):
         host = result.host.get_name()
         self._changes[host] = self._changes.get(host, 0) + bool(result.result.get("changed"))
         self._puts_back |= bool(result.result.get("put_back_after_interruption"))
-        if told := result.result.get("if_interrupted"):
-            self._told[host] = told
+        if left := result.result.get("if_interrupted"):
+            self._told[host] = left
         if self._json:
             self._json.add(result.result.get("document", {}))
         if not self.brief:
@@ -251,8 +251,8 @@ class CallbackModule(Default):
 
     def _print_interruption(self, now: float) -> None:
         check = bool(context.CLIARGS["check"])
-        told = list(self._told.values())
-        line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check, told=told)
+        left = list(self._told.values())
+        line = interruption.line(self._verb, self._task, now - self._began, self._changes, check=check, told=left)
         self._display.display(line, color=_color("COLOR_WARN"), stderr=True)
         if self._puts_back:
             # In this process, which holds the operator lock of the hosts. Ansible keeps its streams from children.

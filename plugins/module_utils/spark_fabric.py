@@ -12,6 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_lldp
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import run
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ GID_TYPES = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}  # the kernel's names for the 
 
 def fabric(root: str = "/") -> FabricFacts:
     """Return the facts that inventory/fabric.py needs. `root` is the folder of a recorded host, in which the
-    output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt` and
-    `show_gids.txt`."""
+    output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt`,
+    `show_gids.txt` and `lldp.json`."""
     host = Host(root)
     return {
         "netdevs": netdevs_of(host),
@@ -49,6 +50,7 @@ def fabric(root: str = "/") -> FabricFacts:
         "ib_core": host.exists("sys/module/ib_core"),
         "default_route": default_route(host),
         "hotplug": host.exists(HOTPLUG),
+        "neighbours": spark_lldp.neighbours(host.command("lldp.json", *spark_lldp.COMMAND)[0]),
         "error": "; ".join(host.errors),
     }
 
@@ -132,6 +134,7 @@ def netdev(host: Host, name: str, addresses: list[AddressFacts]) -> NetdevFacts:
     return {
         "name": name,
         "addresses": addresses,
+        "mac": host.text(f"{path}/address"),
         "mtu": host.number(f"{path}/mtu"),
         "carrier": host.text(f"{path}/carrier") == "1",
         "wireless": host.exists(f"{path}/wireless") or host.exists(f"{path}/phy80211"),

@@ -48,8 +48,8 @@ def facts() -> dict[str, Any]:
 
 def ssh_ports() -> list[int]:
     """Return the ports on which sshd listens by its configuration; the usual one if there is no sshd to ask."""
-    said = run("/usr/sbin/sshd", "-T")
-    found = re.findall(r"^(?:port |listenaddress .*:)(\d+)$", said.stdout, re.MULTILINE) if not said.status else []
+    sshd = run("/usr/sbin/sshd", "-T")
+    found = re.findall(r"^(?:port |listenaddress .*:)(\d+)$", sshd.stdout, re.MULTILINE) if not sshd.status else []
     return sorted({int(port) for port in found} or {SSH_PORT})
 
 

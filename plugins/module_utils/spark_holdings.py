@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_host_layout as layout
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_docker import Docker, DockerError, identity
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_text, run
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, read_text, run
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_launches import launches
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_records import history_entries
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_shared_blobs import unlinked
@@ -33,6 +33,7 @@ UNIT_PATTERNS = (
     "vllm-liveness@*",
     "vllm-gave-up@*",
     "vllm-notify.*",
+    "vllm-lease.*",
     "vllm-metrics*",
     "vllm-spark-pull-*.service",
     layout.SWITCH_UNIT,
@@ -44,6 +45,7 @@ UNIT_PATTERNS = (
     "vllm-switch-root*",
     layout.FIREWALL_UNIT,
 )
+TIMERS = (layout.NOTIFY_TIMER, layout.LEASE_TIMER)
 # The folder of the edge below CONFIG, and its account.
 EDGE, ACCOUNT = os.path.basename(layout.EDGE_DIR), layout.EDGE_GROUP
 PULLED, PACKAGES = layout.PULLED.lstrip("/"), layout.PACKAGES.lstrip("/")
@@ -129,7 +131,7 @@ def unit_files(root: str) -> tuple[list[str], list[str]]:
     # A link of `systemctl enable` leads to the template, which may be removed already.
     links = [
         link
-        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, layout.NOTIFY_TIMER, "vllm-metrics*")
+        for name in ("vllm@*.service", layout.EDGE_UNIT, layout.FIREWALL_UNIT, *TIMERS, "vllm-metrics*")
         for link in glob.glob(os.path.join(folder, "*.wants", name))
     ]
     files = [
@@ -208,6 +210,7 @@ def holdings(root: str = "/", count: bool = True) -> dict[str, Any]:
             for folder in (layout.STATES_DIR, layout.STARTS_DIR)
             for path in inside(os.path.join(root, folder.lstrip("/")))
         ],
+        "lease": read_object(os.path.join(root, layout.LEASE.lstrip("/"))),
         "pulled": pulled(root),
         "packages": packages(root),
         "docker": docker_holdings(),

@@ -39,14 +39,14 @@ MAX_NAMED = 3
 
 class Needs(TypedDict):
     """The paths on the host that a launch mounts: `snapshots` of models, `models`, `files` and its `cache`. `pair`: it
-    is a rank of a pair. `peer`: address of the other rank."""
+    is one of several ranks. `peers`: the hosts of the others, without those of a launch of release 0.1.0."""
 
     snapshots: list[str]
     models: list[str]
     files: list[str]
     cache: str
     pair: bool
-    peer: str
+    peers: list[str]
 
 
 class Launch(TypedDict):
@@ -110,7 +110,7 @@ def needs(script: str) -> Needs:
         "files": sorted(source for target, source in mounts.items() if not f"{target}/".startswith((HUB, CACHE + "/"))),
         "cache": mounts.get(CACHE, ""),
         "pair": bool(argv) and argv[0].endswith(SUPERVISE),
-        "peer": next((value for option, value in pairwise(argv) if option == "--peer-host"), ""),
+        "peers": [value for option, value in pairwise(argv) if option == "--peer-host"],
     }
 
 

@@ -1,4 +1,4 @@
-"""The rate of TCP over each subnet of the fabric, in both directions. Runs on both hosts at the same time.
+"""The rate of TCP over each subnet of the fabric, in both directions. Runs on all hosts at the same time.
 
 perftest's ib_write_bw, which DGX OS has, measures RDMA alone: it needs an HCA, a second program that starts its server,
 and it does not show whether a firewall lets TCP through. iperf3 is not on DGX OS. Standard library alone.
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TypedDict
+from typing import Any, TypedDict
 
 # One stream is limited by one CPU core.
 STREAMS = 8
@@ -28,30 +28,30 @@ class RailResult(TypedDict):
     error: str
 
 
-def measure(
-    rails: Sequence[Mapping[str, str]], *, first: bool, port: int, seconds: float, wait_s: float
-) -> list[RailResult]:
-    """Send to the peer and receive from it over each rail in turn. A rail has netdev, own and peer (addresses). `first`
-    is true on exactly one of the two hosts, which sends first. The peer has `wait_s` to appear."""
-    deadline = time.monotonic() + wait_s
-    results: list[RailResult] = []
+def measure(rails: Sequence[Mapping[str, Any]], *, port: int, seconds: float, wait_s: float) -> list[RailResult]:
+    """Send to the peer and receive from it over each rail in its turn. A rail has netdev, own and peer (addresses),
+    `turn`, and `first`, which is true at exactly one of its two ends: that one sends first.
+
+    A turn has its own port, so that a host that is early waits for its own peer and meets no other. The peer has
+    `wait_s` to appear, beside the turns before.
+    """
+    began = time.monotonic()
+    return [turn(rail, port + rail["turn"], seconds, began + wait_s + rail["turn"] * 4 * seconds) for rail in rails]
+
+
+def turn(rail: Mapping[str, Any], port: int, seconds: float, deadline: float) -> RailResult:
+    """Measure one rail in both directions."""
     with ExitStack() as stack:
-        # All listeners are open before the first connection, so that neither end waits for the other in between.
-        listeners = [listen(stack, rail["own"], port) for rail in rails]
-        for rail, listener in zip(rails, listeners, strict=True):
-            if isinstance(listener, str):
-                results.append(RailResult(netdev=rail["netdev"], received_bytes=0, seconds=0.0, error=listener))
-                continue
-            if first:
-                error = send(rail["own"], rail["peer"], port, seconds, deadline)
-                result = receive(rail["netdev"], listener, seconds, deadline + 2 * seconds)
-            else:
-                result = receive(rail["netdev"], listener, seconds, deadline)
-                error = send(rail["own"], rail["peer"], port, seconds, deadline + 2 * seconds)
-            results.append(result if result["error"] or not error else {**result, "error": f"sending: {error}"})
-            # The next rail follows at once, and each of the two ends has measured both directions.
-            deadline += 4 * seconds
-    return results
+        listener = listen(stack, rail["own"], port)
+        if isinstance(listener, str):
+            return RailResult(netdev=rail["netdev"], received_bytes=0, seconds=0.0, error=listener)
+        if rail["first"]:
+            error = send(rail["own"], rail["peer"], port, seconds, deadline)
+            result = receive(rail["netdev"], listener, seconds, deadline + 2 * seconds)
+        else:
+            result = receive(rail["netdev"], listener, seconds, deadline)
+            error = send(rail["own"], rail["peer"], port, seconds, deadline + 2 * seconds)
+    return result if result["error"] or not error else {**result, "error": f"sending: {error}"}
 
 
 def listen(stack: ExitStack, address: str, port: int) -> socket.socket | str:

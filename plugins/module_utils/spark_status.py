@@ -72,6 +72,7 @@ SHARED = (
     f"{UNITS}/vllm-gave-up@*",
     *(path.lstrip("/") for path in (layout.NOTIFY_SETTINGS, layout.NOTIFY_ENABLED)),
     f"{UNITS}/vllm-notify.*",
+    f"{UNITS}/vllm-lease.*",
     f"{UNITS}/vllm-metrics*",
     f"{UNITS}/*.wants/vllm-metrics*",
     f"{CONFIG}/metrics-*",
@@ -93,7 +94,7 @@ METRICS = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:generation_tokens_total": "tokens",
-    # Of completed requests: their tokens, and the time from the first to the last token.
+    # Completed requests: their tokens, and the time from the first to the last token.
     "vllm:request_generation_tokens_sum": "ended_tokens",
     "vllm:request_decode_time_seconds_count": "ended",
     "vllm:request_decode_time_seconds_sum": "decode_s",

@@ -143,8 +143,8 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host impo
     memory,
     processes,
 )
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import DEPLOYMENT_LABEL
-from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import sha256
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_host_layout import DEPLOYMENT_LABEL, LEASE
+from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import read_object, sha256
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ollama import loaded
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_ports import holders, names_by_id, owner
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_readable import first_outside, first_unreadable
@@ -218,6 +218,7 @@ def status_facts(names: Iterable[str], docker: Mapping[str, Any]) -> dict[str, A
     facts = {
         "deployments": deployments,
         "lock": spark_lock.read_holder(),
+        "lease": read_object(LEASE),
     }
     for name, entry in deployments.items():
         samples = [first[name], spark_status.second_sample(entry["address"], first[name])]

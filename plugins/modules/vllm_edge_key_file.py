@@ -80,7 +80,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_ed
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_edge_key import (
     BATCH,
     CLASSES,
-    Entry,
+    KeyEntry,
     parse,
     persons,
 )
@@ -90,7 +90,7 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils.spark_io import
 READS_FIELDS, HAS_SHARE = "map_str_int", "acl batch"
 
 
-def desired(current: dict[str, str], state: str, entry: Entry, key_hash: str) -> dict[str, str]:
+def desired(current: dict[str, str], state: str, entry: KeyEntry, key_hash: str) -> dict[str, str]:
     """Return the keys after the change: hash -> entry. A person has one key."""
     if state == "listed":
         return current
@@ -98,7 +98,7 @@ def desired(current: dict[str, str], state: str, entry: Entry, key_hash: str) ->
     return others if state == "absent" else {**others, key_hash: str(entry)}
 
 
-def refusal(entry: Entry) -> str:
+def refusal(entry: KeyEntry) -> str:
     """Return why the edge that is here does not take an entry, or nothing."""
     if entry.has_more and READS_FIELDS not in (read_text(spark_edge.CONFIG) or ""):
         return (
@@ -131,7 +131,7 @@ def main() -> None:
     params = module.params
     edge = os.path.isfile(spark_edge.CONFIG)
     current = spark_edge.read_keys()
-    entry = Entry(params["name"], params["may_switch"], params["class"] == BATCH, params["tokens_a_day"])
+    entry = KeyEntry(params["name"], params["may_switch"], params["class"] == BATCH, params["tokens_a_day"])
     if edge and (why := refusal(entry)):
         module.fail_json(msg=why)
     keys = desired(current, params["state"], entry, params["hash"]) if edge else current

@@ -18,14 +18,19 @@ from vllm_spark.verify.gates import edge, reach
 from vllm_spark_ansible.action import SparkAction
 
 
+def requests(to: EdgeTarget) -> dict[str, Any]:
+    """Return what the module vllm_probe asks an edge."""
+    return {"address": to.address, "port": to.port, "unlisted": edge.UNLISTED, "site_port": to.site_port or 0}
+
+
 class EdgeProbeAction(SparkAction):
     """An action with the argument authority, the folder of the site's authority."""
 
-    def edge_responses(self, target: EdgeTarget) -> dict[str, Any]:
-        """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone."""
-        asked = {"address": target.address, "port": target.port, "unlisted": [list(one) for one in edge.UNLISTED]}
-        asked |= {"site_port": target.site_port} if target.site_port else {}
-        inside = {**self.execute("vllm_edge_probe", asked, "edge")["edge"], "at": time.time()}
+    def edge_responses(self, target: EdgeTarget, seen: Any = None) -> dict[str, Any]:
+        """Return what the Spark and this machine get from the edge. This machine trusts the site's authority alone.
+        `seen` is what the Spark has got, if it was asked before."""
+        seen = seen or self.execute("vllm_probe", {"edge": requests(target)}, "probe")["probe"]["responses"][edge.NAME]
+        inside = {**seen, "at": time.time()}
         url = target.client_url(inventory_host.address(self.host, self.task_vars))
         if why := self.obstacle():
             return {"inside": inside, "outside": {"unasked": why, "url": url}}

@@ -34,10 +34,8 @@ class Step(Generic[T_co]):
 
     def of(self, variables: Mapping[str, Any]) -> T_co | None:
         """Return the result on the host with these variables; None if it is not known."""
-        if not self.known(variables):
-            return None
-        result = variables[self.variable]
-        return cast("T_co", result[self.field] if self.field else result)
+        result: Any = variables.get(self.variable)
+        return cast("T_co", result[self.field] if self.field else result) if self.known(variables) else None
 
 
 class PrintedStep(Step[Json]):
@@ -67,6 +65,12 @@ SWITCH_CHANGED = PrintedStep("__vllm_switch_change")
 SWITCH_JUDGING_SINCE = Step[float]("__vllm_switch_judging_since")
 SWITCH_RESTORED = Step[Json]("__vllm_switch_restored")
 SWITCH_AGAIN = Step[Json]("__vllm_switch_again")
+# vllm_lend: the facts, what is lent on a host, and what its commands have printed.
+LEND_FACTS: Step[Facts] = Step("vllm_lend_box", "facts")
+LEND_LINE = Step[str]("vllm_lend_part", "line")
+LEND_BEGUN = PrintedStep("__vllm_lend_begun")
+LEND_STOPPED = PrintedStep("__vllm_lend_stopped")
+LEND_FREE = PrintedStep("__vllm_lend_free")
 # vllm_rollback
 ROLLBACK_HOLDINGS = Step[Json]("vllm_rollback_box", "holdings")
 ROLLBACK_AGAIN = Step[Json]("__vllm_rollback_again")
@@ -74,8 +78,15 @@ ROLLBACK_AGAIN = Step[Json]("__vllm_rollback_again")
 PULLED_SPECS = Step[list[Json]]("vllm_pull_wanted", "specs")
 MODEL_STATES: Step[list[ModelState]] = Step("vllm_pull_looked", "looks")
 PULL_FACTS: Step[Facts] = Step("vllm_pull_box", "facts")
+# spark_fabric
+LINK_FACTS: Step[Facts] = Step("__spark_fabric_facts", "facts")
+LINK_RATES = Step[list[Any]]("__spark_fabric_rates", "rates")
 # The other verbs.
+FABRIC_FACTS: Step[Facts] = Step("__spark_fabric_box", "facts")
 PLAN_FACTS: Step[Facts] = Step("vllm_plan_box", "facts")
+# Of all turns so far: lines for a person, and entries of the document.
+PLAN_REFUSED = Step[list[str]]("vllm_plan_reported", "refused")
+PLAN_REFUSALS = Step[list[Json]]("vllm_plan_reported", "all_refusals")
 STATUS_FACTS: Step[Facts] = Step("vllm_status_box", "facts")
 STATUS_EARLIER = Step[list[Json]]("vllm_status_earlier")
 STATUS_MESSAGE = Step[str]("vllm_status_box", "msg")

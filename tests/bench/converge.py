@@ -41,12 +41,15 @@ def ssh() -> None:
 
 
 def ansible(*argv: str) -> str:
-    """Run a program of Ansible on the host and return what it prints. Ends the bench if it fails."""
-    env = {**os.environ, "ANSIBLE_FORCE_COLOR": "0"}
-    command = [*argv, "-i", str(INVENTORY), "-l", HOST]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False, env=env)
+    """Run a program of Ansible on the host and return what it prints. Ends the bench if it fails.
+
+    ansible-core 2.19 says its executions on stderr, and older versions on stdout.
+    """
+    command = ["env", "ANSIBLE_FORCE_COLOR=0", *argv, "-i", str(INVENTORY), "-l", HOST]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=paths.ROOT, text=True, check=False, **both)
     if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
+        raise SystemExit(done.stdout)
     return done.stdout
 
 

@@ -85,7 +85,7 @@ def test_the_gate_compares_both_with_the_files(start: Start, tmp_path: Path, mon
     edge = start()
     for name, file in (("CERTIFICATE", "tls.pem"), ("NAMES_CERTIFICATE", "names.pem"), ("AUTHORITY", "ca.crt")):
         monkeypatch.setattr(spark_edge, name, str(tmp_path / file))
-    module, target = load_module("vllm_edge_probe"), Target("127.0.0.1", edge.port, True, "localhost")
+    module, target = load_module("vllm_probe"), Target("127.0.0.1", edge.port, True, "localhost")
     placed = module.placed(spark_edge.certificates())
     assert placed == spark_edge_probe.shown(target)
     assert placed["by_name"] != placed["by_address"]

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
-from test_clients import client, said
+from test_clients import LIFE_S, client, said
 
+from cached_folder import AS_LISTED, cached_folder, pip
 from fakes import edge_cases
 from fakes.faulty_server import POOLED, VECTOR, vector
-from fakes.running_edge import Engines, RunningEdge
+from fakes.running_edge import KEY, Engines, RunningEdge
 from fakes.scripted_engine import ScriptedEngine, Stream
+from loopback import held_port
+from vllm_spark.core import paths
 from vllm_spark.node import edge_quota
 from vllm_spark.recipe.engine_paths import BY_ROLE
 
+HERE = Path(__file__).parent
 CHAT, EMBEDDINGS, RERANK = (paths[0] for paths in BY_ROLE.values())
 MODELS = {"demo": "model", "vectors": "qwen3-embedding-0.6b", "sorter": "qwen3-reranker-0.6b"}
 ANSWER = Stream(body=json.dumps({"model": "model", "choices": [], "usage": {"prompt_tokens": 3}}))
@@ -32,7 +40,7 @@ class PoolingEngine(ScriptedEngine):
     def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
         answers = {**POOLED, **dict.fromkeys(BY_ROLE["rerank"], POOLED["/v1/rerank"])}
         if path not in answers:
-            return None
+            return ScriptedEngine._document(self, path, body)
         self.requests.append({"path": path, **body})
         answer: dict[str, Any] = answers[path](body)
         if body.get("encoding_format") == "base64":  # what openai-python asks for by itself
@@ -131,6 +139,26 @@ def test_a_request_without_a_model_goes_to_the_server_of_its_path(starts: Callab
     assert [len(engine.requests) for engine in three.of.values()] == [0, 1, 1]
 
 
+def test_each_engine_has_its_figures(starts: Callable[..., Three]) -> None:
+    port = held_port()
+    three = starts(tls="off", metrics_from=["127.0.0.1"], metrics_port=port)
+    for number, engine in enumerate(three.of.values(), 1):
+        engine.counters["vllm:num_requests_running"] = float(number)
+    three.edge.port = port
+
+    def figure(question: str) -> tuple[int, bytes]:
+        answer = three.edge.ask("GET", f"/metrics{question}", key=None)
+        return answer.status, answer.body.split()[-1]
+
+    assert [figure(f"?engine={name}") for name in three.of] == [(200, b"1.0"), (200, b"2.0"), (200, b"3.0")]
+    assert figure("") == (200, b"1.0")
+    assert [figure(f"?engine={name}")[0] for name in ("nobody", "")] == [503, 503]
+    three.engines.stop("demo")
+    three.edge.wait_for("demo", "DOWN")
+    assert figure("?engine=demo")[0] == 503
+    assert figure("") == figure("?engine=vectors") == (200, b"2.0")
+
+
 def test_the_tokens_of_vectors_and_orders_count(starts: Callable[..., Three]) -> None:
     three = starts()
     three.ask(EMBEDDINGS, MODELS["vectors"], input="bread")
@@ -156,4 +184,35 @@ def test_litellm(starts: Callable[..., Three]) -> None:
     embedded, ordered = said(client(three.edge, "litellm_roles"))
     assert embedded["vectors"] == [pytest.approx(vector("bread at home"))]
     assert ordered["order"] == [1, 0]
+    assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
+
+
+def langchain_packages() -> Path:
+    """Return the folder with LangChain's packages, as listed."""
+    listed = HERE / "requirements-langchain.txt"
+
+    def fill(folder: Path) -> None:
+        pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(listed))
+
+    return cached_folder(paths.ROOT / ".cache" / "edge", "langchain", listed.read_text(encoding="utf-8"), fill)
+
+
+def test_langchain(starts: Callable[..., Three]) -> None:
+    three = starts()
+    env = {
+        "PATH": os.defpath,
+        "HOME": str(three.edge.folder),
+        "PYTHONPATH": str(langchain_packages()),
+        "SSL_CERT_FILE": str(three.edge.folder / "ca.crt"),
+        "LANGCHAIN_TRACING_V2": "false",
+    }
+    # -S: of this interpreter only the standard library.
+    words = ["timeout", str(LIFE_S), sys.executable, "-S", str(HERE / "langchain_client.py")]
+    url = f"https://127.0.0.1:{three.edge.port}"
+    embedded, ordered = said(subprocess.Popen([*words, url, KEY], env=env, stdout=PIPE, stderr=PIPE, text=True))
+    assert embedded["documents"] == [pytest.approx(vector(text)) for text in ("a law", "bread at home")]
+    assert embedded["query"] == pytest.approx(vector("bread"))
+    # Texts, and not numbers of another model's tokens.
+    assert three.of["vectors"].requests[0]["input"] == ["a law", "bread at home"]
+    assert [text for text, _ in ordered["found"]] == ["bread at home", "a law"]
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]

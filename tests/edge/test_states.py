@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fakes.running_edge import Answer, RunningEdge
 from fakes.running_site import RunningSite
 from vllm_spark.node import edge_admin
 from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.lease import Lease
 from vllm_spark.node.state_writer import StateOf, write_map
 from waiting import until
 
@@ -52,8 +54,8 @@ def writer(edge: RunningEdge, monkeypatch: pytest.MonkeyPatch) -> Write:
     )
     monkeypatch.setattr(edge_admin, "ROUTE_SOCKET", edge.files.route_admin_socket)
 
-    def write(state: str, name: str = "other") -> None:
-        StateOf(name, places).write(state, "a reason")
+    def write(state: str, name: str = "other", why: str = "a reason") -> None:
+        StateOf(name, places).write(state, why)
 
     return write
 
@@ -95,6 +97,33 @@ def test_a_client_reads_what_a_model_does(
     # What serves is asked, whatever is written.
     write("gave up", "demo")
     assert ask(edge, "model").status == 200
+
+
+def test_a_client_reads_for_how_long_the_memory_of_a_model_is_lent(edge: RunningEdge, write: Write) -> None:
+    def noted(until: float) -> None:
+        (edge.folder / "lease.json").write_text(Lease("spark1", 40, until, "ada", ("other",)).text())
+
+    noted(time.time() + 5400)
+    write("lent")
+    answer = ask(edge)
+    assert (answer.status, answer.error["code"]) == (503, "lent")
+    assert answer.error["type"] == "service_unavailable_error"
+    left = int(answer.headers["retry-after"])
+    assert 5390 <= left <= 5401
+    assert f" for {left} s, " in answer.error["message"]
+    # A longer one is told at once, and a restarted edge knows it.
+    noted(time.time() + 9000)
+    write("lent", why="another time")
+    assert int(ask(edge).headers["retry-after"]) > 8900
+    restart(edge)
+    assert int(ask(edge).headers["retry-after"]) > 8900
+    # The time is over, and the memory is not free.
+    noted(time.time() - 9000)
+    write("lent", why="its lease has ended")
+    assert (code(ask(edge)), ask(edge).headers["retry-after"]) == ("lent", "60")
+    assert ask(edge, "model").status == 200
+    write("loading")
+    assert code(ask(edge)) == "model_loading"
 
 
 def test_a_state_that_nobody_has_written_is_that_of_an_inactive_model(edge: RunningEdge) -> None:
@@ -186,6 +215,19 @@ def test_the_edge_of_a_worker_says_that_its_pair_gave_up(
     for model in ("a-model-of-the-pair", None):
         answer = ask(edge, model)
         assert (answer.status, answer.error["code"]) == (503, "model_failed")
+
+
+def test_the_edge_of_a_worker_says_that_the_memory_of_its_pair_is_lent(
+    running: Callable[..., RunningEdge], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = running([PAIR, SECOND], "spark2")
+    (edge.folder / "lease.json").write_text(Lease("spark1", 40, time.time() + 900, "ada", ("pair",)).text())
+    writer(edge, monkeypatch)("lent", "pair")
+    answer = ask(edge, None)
+    assert (answer.status, answer.error["code"]) == (503, "lent")
+    assert 890 <= int(answer.headers["retry-after"]) <= 901
+    # Another model of this Spark is not lent.
+    assert code(ask(edge)) == "model_not_active"
 
 
 @pytest.mark.parametrize("state", ["wanted", "loading", "failed", "gave up"])

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fakes.recorded_hosts import load, record
+from fakes.recorded_hosts import HOSTS, load, record
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, plan, ranks
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.edge_backends import OtherEdge
 from vllm_spark.inventory.intent import HostIntent
+from vllm_spark.sizing import reference_spark
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.json"))
 FABRICS = DATA / "fabric"
@@ -36,16 +37,16 @@ def merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 def resolved(case: Mapping[str, Any], host: str, lock: Path | None = None) -> dict[str, spec.Spec]:
     """Return host -> spec of a case's deployment, which is open unless the case says otherwise. Each spec is converted
     to JSON and back, as Ansible does."""
-    edge = case.get("edge", {"open": True})
+    edge, sparks = case.get("edge", {"open": True}), tuple(case.get("sparks", ("spark1", "spark2")))
     inventory = spec.Inventory(
         deployments=case.get("deployments", [DEMO]),
-        sparks=("spark1", "spark2"),
+        sparks=sparks,
         limit=tuple(case.get("limit", ["spark1"])),
         recipe_folders=RECIPE_FOLDERS,
         lock_file=lock,
         secrets=case.get("secrets", {"HF_TOKEN": True}),
         edge=edge,
-        edges=dict.fromkeys(("spark1", "spark2"), OtherEdge(edge, "")),
+        edges=dict.fromkeys(sparks, OtherEdge(edge, "")),
         own=case.get("own", {}),
         own_names=tuple(case.get("own_names", ())),
     )
@@ -74,7 +75,10 @@ def hosts_of(
     recording = FABRICS / case.get("fabric", "one-cable")
     hosts = {host: {**copy.deepcopy(facts), "hostname": host} for host in specs}
     for host, host_facts in hosts.items() if len(specs) > 1 else ():
-        host_facts["fabric"] = record(tmp_path / host, load(recording, host))
+        recorded = len(specs) == len(HOSTS)
+        host_facts["fabric"] = (
+            record(tmp_path / host, load(recording, host)) if recorded else reference_spark.fabric(host)
+        )
     try:
         fingerprint = launch.fingerprint(ranks.join(specs, hosts)[next(iter(specs))])
     except RefusedError:

@@ -15,9 +15,10 @@ from vllm_spark.core.types import Facts
 from vllm_spark.deploy import checks, plan, ranks
 from vllm_spark.inventory.spec import Spec, mount_source
 from vllm_spark.recipe import loader
+from vllm_spark.sizing import reference_spark
 
 NAMES = list(loader.names([paths.RECIPES]))
-HOSTS = ["spark1", "spark2"]
+HOSTS = list(reference_spark.HOSTS)
 
 
 def case_of(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def case_of(name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, 
     pins = lock_of(document)
     return {
         "deployments": [{"name": "demo", "recipe": name, "hosts": hosts, "overrides": dict(overrides or {})}],
+        "sparks": hosts,
         "limit": hosts,
         "secrets": {},
         "lock": pins["images"],

@@ -32,7 +32,7 @@ def launch(mark: str, derived: bool = False, **more: Any) -> dict[str, Any]:
         "files": [f"/etc/vllm-spark/demo/mounts/{mark}-file"],
         "cache": "/var/lib/vllm-spark/cache/demo",
         "pair": False,
-        "peer": "",
+        "peers": [],
         **more.pop("needs", {}),
     }
     kept = {

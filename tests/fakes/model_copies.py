@@ -16,7 +16,7 @@ from fakes.fake_hub import Hub
 from vllm_spark.node.pull import range_client
 from vllm_spark.node.pull.files import git_sha1
 from vllm_spark.node.pull.job import JobProgress
-from vllm_spark.node.pull.model_files import Entry, Manifest, Source
+from vllm_spark.node.pull.model_files import FileEntry, Manifest, Source
 from vllm_spark.node.pull.range_server import RangeServer
 
 REPOSITORY = "owner/Model"
@@ -52,7 +52,7 @@ def manifest_of(files: Files, commit: str = COMMIT) -> Manifest:
     entries = []
     for path, content in files.items():
         sha256 = hashlib.sha256(content).hexdigest()
-        entries.append(Entry(path, len(content), sha256, sha256 if len(content) > 1000 else git_sha1(content)))
+        entries.append(FileEntry(path, len(content), sha256, sha256 if len(content) > 1000 else git_sha1(content)))
     return Manifest(REPOSITORY, commit, tuple(entries))
 
 

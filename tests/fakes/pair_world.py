@@ -1,8 +1,9 @@
-"""Two Sparks with a pair, in simulated time: systemd, Docker, a cable, an engine, and persons. What decides in it is
+"""Sparks with one server, in simulated time: systemd, Docker, cables, an engine, and persons. What decides in it is
 the toolkit's own code: the attempts of the supervisors, the count of starts, the state program, liveness."""
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -20,20 +21,22 @@ from vllm_spark.node.supervise.attempt import Attempt
 NAME = "pair"
 DEADLINE_S, LOAD_S = 900.0, 120.0
 BOOT_S, RESTART_S, RETRY_S, PROBE_S = 30.0, 5.0, 2.0, 15.0
-# Two ranks, and what an edge says, may lag behind by this.
+# The ranks, and what an edge says, may lag behind by this.
 LAG_S = 30.0
 
 
 class World:
-    """The pair, its surroundings and the laws. `broken` engines end while they load; `hung` ones give no token."""
+    """The server, its surroundings and the laws. `broken` engines end while they load; `hung` ones give no token.
+    `links` are those of the workers with the head, by their ranks, and `cut` are the workers without a cable."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ranks: int = 2) -> None:
         self.now, self.random = 0.0, random.Random(seed)  # noqa: S311  no secret
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.sparks = Spark(self, 0), Spark(self, 1)
-        self.link: Link | None = None
-        self.cut = self.broken = self.hung = False
+        self.sparks = tuple(Spark(self, rank) for rank in range(ranks))
+        self.links: dict[int, Link] = {}
+        self.cut: set[int] = set()
+        self.broken = self.hung = False
         self.current = self.sparks[0]
         self.violations: list[str] = []
         # Starts that ended by a fault of their own, and those that ended with their Spark, with the time.
@@ -57,18 +60,23 @@ class World:
     def violated(self, law: str) -> None:
         self.violations.append(f"{self.now:.0f} s: {law}: {[spark.said() for spark in self.sparks]}")
 
-    # What happens to the pair
+    # What happens to them
 
-    def cut_cable(self, seconds: float) -> None:
-        if self.cut:
-            return
-        self.cut = True
-        self.at(seconds, self._mend)
-        if (cut := self.link) and seconds >= link.READ_TIMEOUT_S:
+    def cut_cable(self, rank: int, seconds: float) -> None:
+        """Cut a worker from the head, or the head from all."""
+        for worker in {rank} if rank else set(range(1, len(self.sparks))):
+            if worker not in self.cut:
+                self._cut(worker, seconds)
+
+    def _cut(self, worker: int, seconds: float) -> None:
+        self.cut.add(worker)
+        self.at(seconds, lambda: self.cut.discard(worker))
+        if (cut := self.links.get(worker)) and seconds >= link.READ_TIMEOUT_S:
             self.at(link.READ_TIMEOUT_S, lambda: cut.lost(f"silent for {link.READ_TIMEOUT_S:.0f} s"))
 
-    def _mend(self) -> None:
-        self.cut = False
+    def links_of(self, rank: int) -> list[Link]:
+        """Return the links of a Spark: all of them for the head."""
+        return [one for worker, one in self.links.items() if rank in (0, worker)]
 
     def acted(self) -> None:
         """Note that a person has acted."""
@@ -84,8 +92,7 @@ class World:
 
     def _watch(self) -> None:
         self.at(1, self._watch)
-        one, other = self.sparks
-        serve = one.state["state"] == other.state["state"] == SERVING
+        serve = all(spark.state["state"] == SERVING for spark in self.sparks)
         self.serving_since = min(self.serving_since, self.now) if serve else math.inf
         # The ranks see it some seconds apart, so what must have been forgotten is less than what may have been.
         if self.now - self.serving_since > unit_limits.GOOD_S - LAG_S:
@@ -93,10 +100,10 @@ class World:
         if self.now - self.serving_since > unit_limits.GOOD_S + LAG_S:
             self.faulty.clear()
             self.dead.clear()
-        if self.cut or not (one.reachable and other.reachable):
+        if self.cut or not all(spark.reachable for spark in self.sparks):
             self._apart_since = self._disagree_since = self.now
             return
-        if self.now - self._apart_since < LAG_S or one.word == other.word:
+        if self.now - self._apart_since < LAG_S or len({spark.word for spark in self.sparks}) == 1:
             self._disagree_since = self.now
         elif self.now - self._disagree_since == LAG_S + 1:
             self.violated("the ranks disagree")
@@ -145,8 +152,8 @@ class Spark:
         return f"spark{self.rank + 1}"
 
     @property
-    def other(self) -> Spark:
-        return self.world.sparks[1 - self.rank]
+    def others(self) -> list[Spark]:
+        return [spark for spark in self.world.sparks if spark is not self]
 
     @property
     def reachable(self) -> bool:
@@ -176,7 +183,8 @@ class Spark:
         early = faults < unit_limits.MAX_STARTS and deaths < unit_limits.MAX_DEATHS
         if early and self.record.count.gave_up and not before.gave_up:
             self.world.violated(f"it gave up after {faults} faults and {deaths} deaths")
-        if self.record.count.gave_up and not before.gave_up and self.record.count.era >= self.other.record.count.era:
+        newest = all(self.record.count.era >= spark.record.count.era for spark in self.others)
+        if self.record.count.gave_up and not before.gave_up and newest:
             self.world.gave_up_at = min(self.world.gave_up_at, self.world.now)
         return self.record
 
@@ -229,9 +237,8 @@ class Spark:
         self.process = None
         if self.container:
             self.container.alive = False
-        lost = self.world.link
-        if lost:
-            self.world.at(0.01, lambda: lost.lost("the connection was closed"))
+        for lost in self.world.links_of(self.rank):
+            self.world.at(0.01, functools.partial(lost.lost, "the connection was closed"))
         result = "signal" if status is None else "success" if status in (0, 143) else "exit-code"
         self.world.current = self
         killed = {"EXIT_CODE": "killed", "EXIT_STATUS": "KILL"}
@@ -295,9 +302,9 @@ class Spark:
         if self.container:
             self.container.alive = False
         self.up, self.unit, self.job, self.shutdown = False, "inactive", "", False
-        if lost := self.world.link:
-            self.world.at(link.READ_TIMEOUT_S, lambda: lost.lost(f"silent for {link.READ_TIMEOUT_S:.0f} s"))
-            lost.dead = self.rank
+        for lost in self.world.links_of(self.rank):
+            self.world.at(link.READ_TIMEOUT_S, functools.partial(lost.lost, f"silent for {link.READ_TIMEOUT_S:.0f} s"))
+            lost.dead = process
         self.world.at(self.world.random.uniform(BOOT_S, 4 * BOOT_S), self.boot)
 
     def boot(self) -> None:
@@ -315,30 +322,43 @@ def unwritten(record: Record) -> State:
 
 @dataclass
 class Link:
-    """The connection of two processes."""
+    """The connection of the head's process and a worker's. Both send a beat."""
 
     world: World
     ends: tuple[Process, Process]
     open: bool = True
-    dead: int = -1
+    dead: Process | None = None
 
-    def send(self, sender: int, message: dict[str, Any]) -> None:
-        self.world.at(0.01, lambda: self._deliver(1 - sender, message))
+    def __post_init__(self) -> None:
+        if len(self.world.sparks) > 2:  # the head of a pair reads no beat
+            self.world.at(link.BEAT_S, self._beat)
 
-    def _deliver(self, to: int, message: dict[str, Any]) -> None:
-        if not self.open or self.dead == 1 - to:
+    def _beat(self) -> None:
+        if self.open:
+            self.world.at(link.BEAT_S, self._beat)
+            for end in self.ends:
+                self.send(end, {"beat": 1})
+
+    def send(self, sender: Process, message: dict[str, Any]) -> None:
+        if sender.alive:
+            self.world.at(0.01, lambda: self._deliver(sender, message))
+
+    def _deliver(self, sender: Process, message: dict[str, Any]) -> None:
+        if not self.open or self.dead is sender:
             return
-        if self.world.cut:
-            self.world.at(0.5, lambda: self._deliver(to, message))
-        elif self.ends[to].alive:
-            self.ends[to].attempt.received(self.ends[1 - to].spark.name, message)
+        to = self.ends[self.ends[0] is sender]
+        if self.ends[1].spark.rank in self.world.cut:
+            self.world.at(0.5, lambda: self._deliver(sender, message))
+        elif to.alive:
+            to.attempt.received(sender.spark.name, message)
 
     def lost(self, how: str) -> None:
         if not self.open:
             return
         self.open = False
-        if self.world.link is self:
-            self.world.link = None
+        worker = self.ends[1].spark.rank
+        if self.world.links.get(worker) is self:
+            del self.world.links[worker]
         for end, peer in (self.ends, self.ends[::-1]):
             if end.alive:
                 end.attempt.lost(peer.spark.name, how)
@@ -350,7 +370,8 @@ class Process:
     def __init__(self, spark: Spark) -> None:
         self.spark, self.world, self.alive = spark, spark.world, True
         self.runs = self.watches = 0
-        self.attempt = Attempt(self, NAME, spark.rank, [spark.other.name], DEADLINE_S)
+        partners = [other.name for other in spark.others][: 1 if spark.rank else None]
+        self.attempt = Attempt(self, NAME, spark.rank, partners, DEADLINE_S)
         self.after(0.3, self._begin)
         self.begun = False
 
@@ -364,10 +385,10 @@ class Process:
 
     def _find_head(self) -> None:
         self.after(RETRY_S, self._find_head)
-        head = self.spark.other.process
-        if self.world.link or self.world.cut or not (head and head.begun and head.alive):
+        head, rank = self.world.sparks[0].process, self.spark.rank
+        if rank in self.world.links or rank in self.world.cut or not (head and head.begun and head.alive):
             return
-        self.world.link = Link(self.world, (head, self))
+        self.world.links[rank] = Link(self.world, (head, self))
         self.attempt.met(head.spark.name, head.spark.record.count)
         if self.alive:
             head.attempt.met(self.spark.name, self.spark.record.count)
@@ -387,18 +408,19 @@ class Process:
         return self.spark.keep(step)
 
     def state(self, state: str, why: str = "") -> None:
-        self.spark.write(state, why, peers=[self.spark.other.name])
+        self.spark.write(state, why, peers=[spark.name for spark in self.spark.others])
 
     def say(self, text: str) -> None:
         """Say nothing: no law is about the journal."""
 
     def send(self, peer: str, message: dict[str, Any]) -> None:
-        if self.world.link:
-            self.world.link.send(self.spark.rank, message)
+        worker = self.spark.rank or next(spark.rank for spark in self.spark.others if spark.name == peer)
+        if worker in self.world.links:
+            self.world.links[worker].send(self, message)
 
     def part(self) -> None:
-        if link := self.world.link:
-            link.lost("it has given up")
+        for one in self.world.links_of(self.spark.rank):
+            one.lost("it has given up")
 
     def run(self) -> None:
         self.runs += 1
@@ -424,9 +446,8 @@ class Process:
             self.after(LOAD_S * self.world.random.uniform(0.5, 1.5), lambda: self._load(container))
 
     def _load(self, container: Container) -> None:
-        """Let the engine have loaded, if its other rank runs since long enough."""
-        peer = self.spark.other.container
-        if container.alive and peer and peer.alive and not self.world.hung:
+        """Let the engine have loaded, if its other ranks run since long enough."""
+        if container.alive and self._others_run() and not self.world.hung:
             container.loaded = True
         elif container.alive:
             self.after(LOAD_S, lambda: self._load(container))
@@ -463,10 +484,13 @@ class Process:
         self.after(3 if gently else 0.5, self.attempt.removed)
 
     def _disturb_peer(self) -> None:
-        """An engine notices that its other rank is gone, or hangs."""
-        peer = self.spark.other.container
-        if peer and peer.alive and self.world.random.random() < 0.5:
-            self.world.at(self.world.random.uniform(0, 3), lambda: peer.end(1))
+        """An engine notices that another rank is gone, or hangs."""
+        for peer in [spark.container for spark in self.spark.others]:
+            if peer and peer.alive and self.world.random.random() < 0.5:
+                self.world.at(self.world.random.uniform(0, 3), functools.partial(peer.end, 1))
+
+    def _others_run(self) -> bool:
+        return all(spark.container and spark.container.alive for spark in self.spark.others)
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
         self.world.at(seconds, lambda: event() if self.alive else None)
@@ -487,8 +511,7 @@ class Process:
         now, record = spark.state, spark.record
         if now["state"] not in (LOADING, SERVING, DRAINING):
             return
-        peer = spark.other.container
-        healthy = bool(container and container.alive and peer and peer.alive) and not self.world.hung
+        healthy = bool(container and container.alive and self._others_run()) and not self.world.hung
         answers = healthy and container is not None and container.loaded
         counters = (
             f'vllm:generation_tokens_total{{engine="0"}} {1.0 if answers else 0.0}'

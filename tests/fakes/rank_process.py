@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vllm_spark.deploy import files
 from vllm_spark.node import host_layout
+from waiting import until
 
 LAUNCH = "1f"
 IMAGE = "engine@sha256:deadbeef"
@@ -21,7 +23,7 @@ FAKE = """#!/bin/sh
 case "$0 $1 $2" in
 *"systemctl is-active"*) echo active ;;
 *systemctl*|*journalctl*) cat "$RANK_DIR/$1" 2>/dev/null ;;
-*inspect*) echo content ;;
+*inspect*) [ -e "$RANK_DIR/no-image" ] || echo content ;;
 *" rm "*|*" stop "*) [ ! -e "$RANK_DIR/pid" ] || kill -9 "$(cat "$RANK_DIR/pid")" 2>/dev/null ;;
 esac
 """
@@ -47,6 +49,7 @@ class RankProcess:
         self.process: subprocess.Popen[str] | None = None
         self.begun: tuple[Any, ...] = ()
         self.in_turn = ""  # the name of its host if the Spark is shared
+        self.launch = LAUNCH
         # The container, and more words of its command.
         self.command, self.words = CONTAINER, [""]
         self._install()
@@ -92,15 +95,19 @@ class RankProcess:
         return str(json.loads((self.folder / "starts" / "demo.json").read_text())["start"]["id"])
 
     def kill_container(self) -> None:
-        """End the container as a crash does."""
+        """End the container as a crash does, once its process runs."""
+        until(lambda: (pid := (self.folder / "pid").read_text().strip()) and Path("/proc", pid).exists())
         os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
-    def start(self, rank: int, address: str, peer: str, port: int, api: str = "") -> None:
-        options = {"name": "demo", "rank": rank, "launch": LAUNCH, "image": IMAGE, "address": address}
-        options |= {"peer": peer, "peer-host": "other", "port": port, "api": api}
+    def start(self, rank: int, address: str, peers: str | Mapping[str, str], port: int, api: str = "") -> None:
+        """Start the supervisor. `peers` is the address of the other rank of a pair, or host -> address of each."""
+        options = {"name": "demo", "rank": rank, "launch": self.launch, "image": IMAGE, "address": address}
+        options |= {"port": port, "api": api}
         options |= {"in-turn": self.in_turn} if self.in_turn else {}
-        self.begun = (rank, address, peer, port, api)
+        self.begun = (rank, address, peers, port, api)
         argv = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        for host, peer in ({"other": peers} if isinstance(peers, str) else peers).items():
+            argv += ["--peer", peer, "--peer-host", host]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "RANK_DIR": str(self.folder)}
         environment.pop("PYTHONPATH", None)
         with self.output_file.open("a") as output:

@@ -14,7 +14,7 @@ from fakes.root_socket import PROGRAM, RootSocket
 from fakes.running_edge import HASH, RunningEdge
 from vllm_spark.edge import persons, switch_request
 from vllm_spark.node import host_layout
-from vllm_spark.node.edge_key import Entry
+from vllm_spark.node.edge_key import KeyEntry
 from waiting import LIMIT_S, until
 
 BOB = "sk-of-bob"
@@ -32,7 +32,7 @@ exit "$status"
 
 def allow(edge: RunningEdge, *, ada: bool = True) -> None:
     """Give ada the right to start models, or take it, and give bob a key without it."""
-    keys = {HASH: str(Entry("ada", may_switch=ada)), persons.key_hash(BOB): "bob"}
+    keys = {HASH: str(KeyEntry("ada", may_switch=ada)), persons.key_hash(BOB): "bob"}
     spark_edge.write_keys(keys, edge.files.keys)
     assert spark_edge.apply_keys(keys, edge.files.keys, edge.files.admin_socket)
 

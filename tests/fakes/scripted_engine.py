@@ -118,7 +118,7 @@ class ScriptedEngine:
 
     def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
         """Return the response to a request that is not a completion, None for a path that the server does not have."""
-        if path == "/metrics":
+        if path.partition("?")[0] == "/metrics":
             return "".join(f"{name} {value}\n" for name, value in self.counters.items()).encode()
         documents: dict[str, dict[str, Any]] = {"/v1/models": {"data": [{"id": MODEL, "max_model_len": 131072}]}}
         if self.version:

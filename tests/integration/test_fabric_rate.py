@@ -31,8 +31,8 @@ def test_two_hosts_measure_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     results: dict[str, list[Any]] = {}
 
     def run(own: str, peer: str) -> None:
-        rails = [{"netdev": "lo", "own": own, "peer": peer}]
-        results[own] = spark_link_rate.measure(rails, first=own < peer, port=port, seconds=0.1, wait_s=60)
+        rails = [{"netdev": "lo", "own": own, "peer": peer, "first": own < peer, "turn": 0}]
+        results[own] = spark_link_rate.measure(rails, port=port, seconds=0.1, wait_s=60)
 
     addresses = ("127.0.0.1", "127.0.0.2")
     threads = [threading.Thread(target=run, args=pair) for pair in (addresses, addresses[::-1])]
@@ -48,13 +48,13 @@ def test_two_hosts_measure_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_peer_that_never_appears_is_reported(first: bool) -> None:
-    rails = [{"netdev": "lo", "own": "127.0.0.1", "peer": "127.0.0.2"}]
-    [result] = spark_link_rate.measure(rails, first=first, port=held_port(), seconds=0.1, wait_s=0.2)
+    rails = [{"netdev": "lo", "own": "127.0.0.1", "peer": "127.0.0.2", "first": first, "turn": 0}]
+    [result] = spark_link_rate.measure(rails, port=held_port(), seconds=0.1, wait_s=0.2)
     assert result["received_bytes"] == 0
     assert "no connection came to 127.0.0.1" in result["error"]
 
 
 def test_an_address_that_the_host_does_not_have_is_reported() -> None:
-    rails = [{"netdev": "lo", "own": "192.0.2.1", "peer": "127.0.0.2"}]
-    [result] = spark_link_rate.measure(rails, first=True, port=held_port(), seconds=0.1, wait_s=0.2)
+    rails = [{"netdev": "lo", "own": "192.0.2.1", "peer": "127.0.0.2", "first": True, "turn": 0}]
+    [result] = spark_link_rate.measure(rails, port=held_port(), seconds=0.1, wait_s=0.2)
     assert "192.0.2.1 port" in result["error"]

@@ -104,6 +104,24 @@ def test_a_spark_writes_its_own_inventory_and_the_toolkit_reads_it(spark: Desk) 
     assert spark.file.read_bytes() == before
 
 
+def test_two_recipes_share_the_spark_if_they_fit(spark: Desk) -> None:
+    large = ("--recipe", "gpt-oss-120b", "--recipe", RECIPE, "--recipe", "nemotron-3.5-lightning-nvfp4")
+    status, out, err = spark.init("--yes", *large)
+    assert status == 1, out
+    assert re.search(r"gpt and nemotron and qwen are active on spark1 and need .* Fix: leave out one --recipe", err), (
+        err
+    )
+    assert not spark.site.exists()
+    status, out, err = spark.init("--yes", "--recipe", "gpt-oss-20b", "--recipe", "bge-m3")
+    assert (status, err) == (0, "")
+    assert re.search(r"memory of spark1: bge [\d.]+ GiB \(weights 2\.1 GiB, cache 0\.0 GiB", out), out
+    variables = ("-e", "ansible_become=false", "-e", f"vllm_hub_dir={spark.folder}/hub")
+    status, out, err = spark.run(PROGRAM, "plan", "-i", str(spark.site), *variables)
+    assert (status, err) == (0, "")
+    assert "gpt on spark1: go" in out
+    assert "bge on spark1: go" in out
+
+
 def test_a_conversation(spark: Desk) -> None:
     questions = {
         "Best for chat, code, pictures, many [chat]:": "pic",

@@ -206,7 +206,7 @@ def test_a_refused_request_is_not_a_miss(server: dict[str, Any]) -> None:
 
 
 def test_a_missing_server_does_not_answer() -> None:
-    nowhere: engine_api.Server = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}
+    nowhere: engine_api.EngineAddress = {"address": "127.0.0.1", "port": 1, "model": "m", "deadline_s": 1}
     probe = liveness.probe_token("no-such-deployment", nowhere, 1.0)
     assert not probe["answered"]
     assert not probe["progress"]

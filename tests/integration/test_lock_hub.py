@@ -15,7 +15,7 @@ from project_files import DATA
 from vllm_spark.core import own_process
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.node.pull.files import git_sha1
-from vllm_spark.node.pull.model_files import Entry, Manifest
+from vllm_spark.node.pull.model_files import FileEntry, Manifest
 from vllm_spark.pinning import lock_verb
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.registry import Registry
@@ -66,8 +66,8 @@ MANIFEST = Manifest(
     "owner/Model",
     COMMIT,
     (
-        Entry("config.json", len(CONFIG), hashlib.sha256(CONFIG).hexdigest(), git_sha1(CONFIG)),
-        Entry("model.safetensors", 20, LARGE, LARGE),
+        FileEntry("config.json", len(CONFIG), hashlib.sha256(CONFIG).hexdigest(), git_sha1(CONFIG)),
+        FileEntry("model.safetensors", 20, LARGE, LARGE),
     ),
 )
 

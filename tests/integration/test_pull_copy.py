@@ -29,7 +29,7 @@ from vllm_spark.node.pull import hub_cache, partial_file, range_client
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import StoppedError
 from vllm_spark.node.pull.job import JobError, JobProgress
-from vllm_spark.node.pull.model_files import Entry, ManifestError, Source, parse
+from vllm_spark.node.pull.model_files import FileEntry, ManifestError, Source, parse
 from vllm_spark.node.pull.partial_file import PartialFile
 from vllm_spark.node.pull.peer_server import PeerLogin
 
@@ -347,7 +347,7 @@ def test_the_hash_follows_the_chunks_and_completes_once(
     monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, __: to_disk.append((begin, begin + size)))
     content = os.urandom(3 * partial_file.CHUNK_BYTES + 5)
     digest = hashlib.sha256(content).hexdigest()
-    file = PartialFile(Source(worker, FOLDER, COMMIT), Entry(BIG, len(content), digest, digest))
+    file = PartialFile(Source(worker, FOLDER, COMMIT), FileEntry(BIG, len(content), digest, digest))
     file.open()
     completed = []
     for number in order:

@@ -32,15 +32,22 @@ def test_plan_adds_the_memory_of_two_and_has_a_part_for_each(tmp_path: Path) -> 
     found = {one["deployment"]: one for one in document["deployments"]}
     assert {name: one["verdict"] for name, one in found.items()} == {"chat": "go", "fast": "go"}
     caches = [one["memory"][0]["cache_bytes"] >> 30 for one in found.values()]
-    assert caches == [37, 34]
+    assert caches == [32, 29]
     lines = [line for host in document["hosts"] for line in host["lines"] if line.startswith("memory of spark1: ")]
     assert len(lines) == 2 * len(set(lines)) == 6
 
 
-def test_a_sum_that_does_not_fit_is_refused_with_the_table(tmp_path: Path) -> None:
-    large = [{**one, "recipe": "gpt-oss-120b"} for one in (CHAT, FAST)]
+def test_a_sum_that_does_not_fit_is_refused_once_after_the_forecast_of_each(tmp_path: Path) -> None:
+    names = {"chat": "large", "fast": "larger"}
+    large = [
+        {**one, "recipe": "gpt-oss-120b", "overrides": {"model": {"served_name": names[str(one["name"])]}}}
+        for one in (CHAT, FAST)
+    ]
     status, document = plan(tmp_path, *large)
     assert status == 2
+    verdicts = {one["deployment"]: one["verdict"].partition(",")[0] for one in document["deployments"]}
+    assert verdicts == {"chat": "no-go", "fast": "no-go"}
+    assert [refusal["id"] for refusal in document["refusals"]].count("budgets-too-large") == 1
     # The disk is this machine's, and may have no room for the weights of two.
     assert {refusal["id"] for refusal in document["refusals"]} - {"too-little-disk"} == {"budgets-too-large"}
     assert "chat 74.9 GiB (weights 65.8 GiB, cache 5.0 GiB" in json.dumps(document["refusals"])

@@ -178,9 +178,11 @@ def after_hello(theirs: dict[str, Any], *more: dict[str, Any], peer: str = "127.
         counted.append(count)
 
     async def scene() -> None:
-        state = host.State(rank())
+        state = host.RankState(rank())
         state.write("wanted")
-        meet = meeting.Meeting(rank(peer=peer), state, lambda: dataclasses.asdict(COUNT), met)
+        meet = meeting.Meeting(
+            rank(peer=peer), state, lambda: dataclasses.asdict(COUNT), met, lambda why: state.write("wanted", why)
+        )
         meet.hello = HELLO
         server = await asyncio.start_server(meet.accept, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
@@ -243,7 +245,7 @@ def found(*said: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     async def scene() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         worker = rank(1, port=server.sockets[0].getsockname()[1])
-        meet = meeting.Meeting(worker, host.State(worker), lambda: dataclasses.asdict(COUNT), met)
+        meet = meeting.Meeting(worker, host.RankState(worker), lambda: dataclasses.asdict(COUNT), met, print)
         meet.hello = HELLO
         try:
             await meet.find_head()
@@ -268,7 +270,7 @@ def test_a_head_of_the_former_release_says_that_it_gave_up() -> None:
 
 def test_a_rank_starts_despite_a_broken_state_file(tmp_path: Path) -> None:
     (tmp_path / "demo" / "state.json").write_text("{")
-    state = host.State(rank())
+    state = host.RankState(rank())
     state.write("wanted")
     assert json.loads((tmp_path / "demo" / "state.json").read_text())["state"] == "wanted"
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from fakes.fake_http import QuietServer
-from vllm_spark.node import deployment_state, edge_admin, starts, switch
+from vllm_spark.node import deployment_state, edge_admin, lease, starts, switch
 from vllm_spark.node.deployment_state import Places
+from vllm_spark.node.lease import Lease
 from vllm_spark.node.state_writer import StateOf
 
 GIB = 1 << 30
@@ -253,6 +254,18 @@ def test_a_rank_without_an_api_waits_for_its_pair(spark: FakeSpark, monkeypatch:
     assert switch.ready("pair") == ""
     state.write("wanted", "it waits for spark2")
     assert "still wanted: it waits for spark2, after " in switch.ready("pair")
+
+
+def test_what_is_lent_is_not_switched_to(spark: FakeSpark, capsys: pytest.CaptureFixture[str]) -> None:
+    spark.add("a", active=True)
+    spark.add("b")
+    lease.write(Lease("spark1", 40, 1800000000, "ada", ("b",)), switch.PLACES)
+    StateOf("b", switch.PLACES).write("lent", "until 18:30")
+    assert switch.main(["--inside", "b", "--by=ada"]) == 2
+    assert "b is lent: until 18:30 — expected: a deployment that is not lent. Fix: vllm-spark lend spark1 --end" in (
+        capsys.readouterr().out
+    )
+    assert spark.running() == ["a"]
 
 
 def test_what_is_replaced_drains_and_says_for_what(spark: FakeSpark) -> None:

@@ -21,6 +21,7 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import gib
 from vllm_spark.node.engine_api import CHAT, EMBED, RERANK
+from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.recipe import engine_arguments, flag_names, kept_files, known_issues, loader, roles, rules
 from vllm_spark.recipe.engine_flags import Engine
 from vllm_spark.recipe.lockfile import COMMIT
@@ -28,12 +29,13 @@ from vllm_spark.sizing import reference_spark
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES, WORKSPACE_BYTES
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other.
+PAIR = 2
 # Flags that say the same as a decision of this toolkit, so that nothing is lost if they are not taken over.
 OWN = {
     *("host", "port", "distributed-executor-backend", "served-model-name", "tensor-parallel-size", "model", "revision"),
     *("gpu-memory-utilization", "speculative-config", "kv-cache-memory-bytes"),
 }
-MOST_NODES = 2
 # Where a mount replaces files of the engine.
 PACKAGES = re.compile(r"/(dist|site)-packages/")
 # Flags of vllm-omni, which serves with the same command. Its recipes do not all name --omni.
@@ -70,7 +72,8 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
     model = launch.model or str(flags.get("model") or named)
     role = _role(flags, model)
     _refuse_other_servers(file, flags, role)
-    nodes = _nodes(file, launch, flags, result)
+    topology = _topology(file, launch, flags, result)
+    nodes = topology["nodes"]
     _refuse_model(file, launch, model)
     image, engine_block = image_pins.choose(launch, flags, base, catalogue, result.left_out)
     args, pinned = _args(flags, result), _pinned(launch, str(flags.get("revision") or ""), result)
@@ -90,7 +93,7 @@ def convert(launch: Launch, name: str, base: Document, catalogue: Sequence[Docum
         **_drafter(flags.get("speculative-config"), model, pinned, result),
         "env": _env(launch, result),
         "args": args,
-        "topology": composing.topology(nodes),
+        "topology": topology,
         "memory": _memory(flags, result),
         "runtime": {"shm_size": "16g"},
         "gates": _gates(args, nodes, role),
@@ -138,8 +141,9 @@ def _args(flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
         result.left_out.append(f"--download-dir {args.pop('download-dir')}: the launch mounts the model's folder")
     if args.get("max-model-len") == "auto":
         result.questions.append(Question("args.max-model-len", "how long? `auto` takes what the memory leaves"))
-    # One stage is what a deployment has.
-    for flag in ("pipeline-parallel-size", "data-parallel-size", "decode-context-parallel-size"):
+    # The topology has the stages.
+    args.pop("pipeline-parallel-size", None)
+    for flag in ("data-parallel-size", "decode-context-parallel-size"):
         if args.get(flag) == 1:
             args.pop(flag)
     if not set("/{") & set(str(args.get("chat-template", "/"))):
@@ -308,23 +312,29 @@ def _leave_out_refused(result: Imported, file: Path) -> None:
     recipe["gates"] = _gates(recipe["args"], recipe["topology"]["nodes"], roles.of(recipe))
 
 
-def _nodes(file: Path, launch: Launch, flags: Mapping[str, Any], result: Imported) -> int:
-    """Return the number of Sparks. Each rank of tensor and pipeline parallelism has a Spark of its own."""
+def _topology(file: Path, launch: Launch, flags: Mapping[str, Any], result: Imported) -> dict[str, Any]:
+    """Return the block `topology`. Each rank of tensor and pipeline parallelism has a Spark of its own."""
     tensor, pipeline = (_count(flags.get(f"{name}-parallel-size")) for name in ("tensor", "pipeline"))
     nodes = max(tensor * pipeline, launch.nodes, _count(flags.get("nnodes")))
     sizes = f"--tensor-parallel-size {tensor}" + f" times --pipeline-parallel-size {pipeline}" * (pipeline > 1)
-    if launch.most == 1 and tensor * pipeline <= MOST_NODES:
+    if launch.most == 1 and tensor * pipeline <= PAIR:
         result.left_out += [f"{sizes}: the recipe is for 1, one rank on each Spark"] * (tensor * pipeline > 1)
-        return 1
-    if nodes > MOST_NODES:
+        return composing.topology(1)
+    if nodes > MOST_RANKS:
         asked = sizes if tensor * pipeline == nodes else "min_nodes, node_count or --nnodes"
-        fix = "choose a recipe for one Spark or two."
-        raise bad(file, f"{asked}: it is for {nodes} Sparks, one rank on each", "one Spark or two", fix)
+        most = f"at most {MOST_RANKS} Sparks"
+        raise bad(file, f"{asked}: it is for {nodes} Sparks, one rank on each", most, f"choose a recipe for {most}.")
+    if tensor * pipeline not in (1, nodes):
+        what = f"{sizes}: {tensor * pipeline} ranks, and the file is for {nodes} Sparks"
+        fix = f"write --tensor-parallel-size {nodes} in {file}, if so many ranks can share each layer."
+        raise bad(file, what, "one rank on each Spark", fix)
+    if nodes > PAIR and pipeline > 1:
+        return {"nodes": nodes, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "executor": "mp"}
     if pipeline > 1:
         what = f"--pipeline-parallel-size {pipeline}: the Sparks would compute the layers one after the other"
         fix = f"write --tensor-parallel-size {nodes} in its place in {file}, if a half of each layer is possible."
         raise bad(file, what, "tensor parallelism, which is how a deployment splits a model over two Sparks", fix)
-    return nodes
+    return composing.topology(nodes)
 
 
 def _count(value: Any) -> int:

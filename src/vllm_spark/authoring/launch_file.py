@@ -35,7 +35,7 @@ CHANGES = re.compile(r"^(sudo )?(patch |git (apply|am) |sed (\S+ )*-\S*i|python\
 SERVER = re.compile(
     r"(?:.*/)?vllm serve|(?:.*/)?python[\d.]* (?:-u )?-m vllm\.entrypoints\.(?:openai\.api_server|cli\.main(?: serve)?)"
 )
-# Of a server of several ranks, those that are not the head.
+# The ranks of a server that are not its head.
 WORKERS = re.compile(r" (--headless|--node-rank[= ][1-9])( |$)")
 # A recipe of ours has a name too. These keys only a file of others has.
 FOREIGN = {"services", "hardware", "container", "recipe_version", "command", "runtime_version"}

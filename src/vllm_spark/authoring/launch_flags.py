@@ -21,7 +21,7 @@ BLANK = re.compile(r"<[\w][^<>]*>")
 
 def unknown(value: str) -> str:
     """Return why a value is not known: an open place, or what only a run tells. Empty if it is known."""
-    # Of a template of Jinja, {{ name }} is a part.
+    # {{ name }} is a part of a template of Jinja.
     place = None if "{%" in value else PLACE.search(value) or BLANK.search(value)
     if UNKNOWN in value:
         return f"{text.one_line(value.replace(UNKNOWN, '$'))} has no value in the file"

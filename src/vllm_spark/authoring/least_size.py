@@ -39,7 +39,7 @@ BITS: tuple[tuple[re.Pattern[str], float], ...] = (
 )
 # Four bits without scales, and with them fewer than these.
 FOUR_BITS, FIVE_BITS = 4, 5
-# Of a model that names no width. gpt-oss has four bits and does not say so.
+# The bits of a model that names no width. gpt-oss has four bits and does not say so.
 UNKNOWN_BITS, FEWEST_BITS = 4, 1
 PLAIN_BITS = 16
 # What helps against weights that do not fit.
@@ -75,11 +75,11 @@ def bits_of(quantisation: Mapping[str, Any], repository: str = "") -> float:
     """
     if not quantisation:
         return _bits(fewer_bits(repository), PLAIN_BITS)
-    said = json.dumps(quantisation, default=str).lower()
-    numbers = [int(bits) for bits in KEYS.findall(said)]
+    content = json.dumps(quantisation, default=str).lower()
+    numbers = [int(bits) for bits in KEYS.findall(content)]
     if not numbers:
-        return _bits(said, FEWEST_BITS)
-    least, with_scales = min(numbers), _bits(said, FEWEST_BITS)
+        return _bits(content, FEWEST_BITS)
+    least, with_scales = min(numbers), _bits(content, FEWEST_BITS)
     return with_scales if least == FOUR_BITS < with_scales < FIVE_BITS else least
 
 

@@ -29,7 +29,7 @@ SEQUENCES = 64
 # What an engine takes beside weights and cache with so many batched tokens.
 BESIDE_BYTES = budget.IDLE_BYTES + budget.GROWTH_BYTES
 DIMENSIONS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "head_dim")
-# Of gates.embed in recipes/schema.json.
+# The bounds of gates.embed in recipes/schema.json.
 MOST_DIMENSIONS = 65536
 POSITIONS = "max_position_embeddings"
 
@@ -86,7 +86,7 @@ def compose(
 def gates(role: str, nodes: int, gate: Document) -> dict[str, Any]:
     """Return the gates of a recipe of a role. `gate` is what the gate of the role is told."""
     return {
-        "ready": {"deadline_s": composing.DEADLINES_S[nodes]},
+        "ready": {"deadline_s": composing.DEADLINES_S[min(nodes, 2)]},
         "use": {"no-unknown-variable": True},
         **({"fabric": {"network": "IB"}} if nodes > 1 else {}),
         role: dict(gate),

@@ -49,7 +49,7 @@ class Shell:
 
         A branch that is known not to run is left out.
         """
-        # Of each open `if` and `case`: whether the commands here run, and its subject.
+        # Each open `if` and `case`: whether the commands here run, and its subject.
         branches: list[tuple[Branch, str]] = []
         last: bool | None = True
         before = ""

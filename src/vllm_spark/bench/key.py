@@ -10,6 +10,7 @@ from vllm_spark.core.text import DIGEST_DIGITS, short_digest
 from vllm_spark.core.types import Document
 from vllm_spark.node.bench import corpora
 from vllm_spark.node.bench.records import PROTOCOL, Fault, Key
+from vllm_spark.recipe import rules
 
 # A difference of this part does not change what was measured.
 REPORTED = ("toolkit",)
@@ -42,10 +43,11 @@ def layout(model: Document) -> str:
 
 
 def topology(recipe: Document) -> str:
-    """Return the topology of a recipe as a key has it, e.g. `2 nodes, tp 2, ray`."""
+    """Return the topology of a recipe as a key has it, e.g. `2 nodes, tp 2, ray` or `4 nodes, tp 2, pp 2, mp`."""
     parts = recipe["topology"]
-    nodes = parts["nodes"]
-    return "1 node" if nodes == 1 else f"{nodes} nodes, tp {parts['tensor_parallel']}, {parts['executor']}"
+    nodes, stages = parts["nodes"], rules.stages_of(recipe)
+    pipeline = f", pp {stages}" if stages > 1 else ""
+    return "1 node" if nodes == 1 else f"{nodes} nodes, tp {parts['tensor_parallel']}{pipeline}, {parts['executor']}"
 
 
 def changes(old: Evidence, new: Evidence) -> list[str]:

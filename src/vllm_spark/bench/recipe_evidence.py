@@ -26,7 +26,7 @@ MAX_REPORT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EvidenceGroup:
     """An entry of `evidence` with files of the bench. `report` is empty if the entry names none. `differs` has a
     sentence by part of the key."""
 
@@ -37,14 +37,14 @@ class Group:
     differs: Mapping[str, str]
 
 
-def groups(recipe: Recipe, folder: Path, *, differing: bool = True) -> list[Group]:
+def groups(recipe: Recipe, folder: Path, *, differing: bool = True) -> list[EvidenceGroup]:
     """Return the entries with files of the bench. `folder` is the recipe's.
 
     `differing`: also those that differ from the recipe on a Spark; their files are not read otherwise. Raises
     RefusedError for a broken file.
     """
     return [
-        Group(
+        EvidenceGroup(
             place=f"evidence[{number}]",
             names=tuple(entry["bench"]),
             runs=tuple(evidence.read(loader.evidence_file(path, folder)) for path in entry["bench"]),
@@ -93,7 +93,7 @@ def gpus(run: Evidence) -> list[str]:
     return list(dict.fromkeys(facts.get("gpu") or NOT_RECORDED for facts in run.run["host"].values())) or [NOT_RECORDED]
 
 
-def _of_group(recipe: Recipe, group: Group, folder: Path) -> Iterator[Refusal]:
+def _of_group(recipe: Recipe, group: EvidenceGroup, folder: Path) -> Iterator[Refusal]:
     file = f"{folder.name}/{recipe.name}.yml"
     observed: set[str] = set()
     for name, run in zip(group.names, group.runs, strict=True):
@@ -116,7 +116,7 @@ def _of_group(recipe: Recipe, group: Group, folder: Path) -> Iterator[Refusal]:
         yield from _report(file, group, folder)
 
 
-def _report(file: str, group: Group, folder: Path) -> Iterator[Refusal]:
+def _report(file: str, group: EvidenceGroup, folder: Path) -> Iterator[Refusal]:
     """Yield a refusal if the report is missing, or is that of other runs."""
     path = loader.evidence_file(group.report, folder)
     try:
@@ -134,7 +134,7 @@ def _report(file: str, group: Group, folder: Path) -> Iterator[Refusal]:
         )
 
 
-def report_command(group: Group) -> str:
+def report_command(group: EvidenceGroup) -> str:
     """Return the command that writes the report of a group, from the folder above the recipes'."""
     return f"vllm-spark bench report {' '.join(group.names)} -o {group.report}"
 

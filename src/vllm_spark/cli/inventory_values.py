@@ -19,6 +19,6 @@ def of_sparks(verb: str, templates: Mapping[str, Any], options: Sequence[str] = 
     # The module runs on this machine.
     done = one_module.run(verb, "sparks", "ansible.builtin.debug", {"msg": templates}, options, variables=UNSEEN)
     if done.status:
-        # Of an inventory that cannot be read, it is the toolkit's own refusal.
+        # It is the toolkit's own refusal if the inventory cannot be read.
         raise SystemExit((done.errors or done.output).strip())
     return {host: result["msg"] for host, result in done.results.items()}

@@ -92,18 +92,18 @@ class Source:
 
     def end(self) -> None:
         """Wait for the process, and say why it could not read the log, or that there is none."""
-        said = (self.process.stderr.read() if self.process.stderr else "").strip()
+        errors = (self.process.stderr.read() if self.process.stderr else "").strip()
         status = self.process.wait()
         if not status and not self.line:
             print(f"{self.login.host}: its journal has no line of {self.unit}", file=sys.stderr)
         if not status:
             return
-        program, told, self.status = "journalctl", said, FAULTY
+        program, cause, self.status = "journalctl", errors, FAULTY
         if status == NO_CONNECTION:
             # The last line of ssh is its fault, behind its warnings.
-            program, told, self.status = "ssh", f"via ssh: {(said.splitlines() or [''])[-1]}", AWAY
-        refusal = host_access.explain(told, self.login) or NOT_READ(
-            what=f"{self.login.host}: {text.one_line(said) or f'{program} ended with status {status}'}",
+            program, cause, self.status = "ssh", f"via ssh: {(errors.splitlines() or [''])[-1]}", AWAY
+        refusal = host_access.explain(cause, self.login) or NOT_READ(
+            what=f"{self.login.host}: {text.one_line(errors) or f'{program} ended with status {status}'}",
             expected="the journal of the Spark",
             fix=Fix("ansible-playbook collect.yml", "It says what else cannot be read."),
         )
@@ -197,7 +197,7 @@ def _start(host: str, values: Mapping[str, Any], unit: str, command: Sequence[st
         errors="replace",
     )
     assert process.stdin is not None  # noqa: S101  for the type checker
-    # Of a process that has ended, the status says why.
+    # The exit status says why the process has ended.
     with suppress(BrokenPipeError), process.stdin:
         process.stdin.write(f"{password}\n" if password else "")
     return Source(login, unit, process, _masker(values["secrets"]))

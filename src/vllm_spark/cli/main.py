@@ -39,6 +39,7 @@ COMMANDS = {
     "contact": Command("cli.contact.command", "first contact by password: host keys, public key, proof", "begin"),
     "completion": Command("cli.completion", "print the completion script of bash, zsh or fish", "begin"),
     "logs": Command("cli.logs", "print the log of a deployment's engine, or follow it", "look"),
+    "lend": Command("cli.lend", "lend memory of a Spark to another program until a time", "change"),
     "key": Command("cli.key", "add, revoke or list the keys of persons, without a restart", "clients"),
     "trust": Command("cli.trust", "write the certificate that clients of the edge trust", "clients"),
     BENCH: Command("cli.bench.command", "measure any server; report, compare and judge runs", "measure", "URL"),

@@ -14,6 +14,7 @@ from vllm_spark.core.refusal import Fix, Refusal
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.inventory import cabling
 from vllm_spark.sizing import forecast, forecast_document, forecast_text, reference_spark, verdict
+from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 from vllm_spark.sizing.measured import Measured, nothing
 
@@ -58,19 +59,20 @@ def run(args: argparse.Namespace) -> int:
     fact_files = arguments.read_facts(recipe, args.facts)
     facts: dict[str, Facts] = {host["hostname"]: host for host in fact_files}
     site = site_file.read(args.site)
-    catalogue = forecast.catalogue([paths.RECIPES])
+    catalogue = forecast.catalogue([paths.RECIPES], near=recipe.document)
     if args.constants:
         print(removed.CONSTANTS.format(file=args.constants), file=sys.stderr)
+    known = site.between(list(facts))
     context = ForecastContext(
-        constants=site.constants,
-        measured=_measured(site) if facts else nothing,
+        constants=known,
+        measured=_measured(known) if facts else nothing,
         catalogue=catalogue,
         reference=not facts,
     )
     nodes, size_gb = recipe.document["topology"]["nodes"], args.memory or max(reference_spark.SIZES_GB)
     request, accepted = _request(args, site), args.accept_known_issue
-    known = facts or reference_spark.facts(nodes, size_gb)
-    result = verdict.judged(recipe.document, known, request, context, accepted)
+    on = facts or reference_spark.facts(nodes, size_gb)
+    result = verdict.judged(recipe.document, on, request, context, accepted)
     if args.json:
         entry = forecast_document.of_forecast(result, recipe.document, request, None)
         document = {**json_output.refused("plan", result.refusals), "deployments": [entry]}
@@ -115,10 +117,10 @@ def _cables(args: argparse.Namespace, recipe: Document) -> int:
     return 0 if plan.forecast.go else 1
 
 
-def _measured(site: Site) -> Callable[[Sequence[str], Document], Measured | None]:
+def _measured(known: Constants) -> Callable[[Sequence[str], Document], Measured | None]:
     from vllm_spark.bench.measured_here import Measurements  # noqa: PLC0415  a plan without facts needs no bench
 
-    return Measurements(paths.REPORTS / "bench", site.constants).of
+    return Measurements(paths.REPORTS / "bench", known).of
 
 
 def _request(args: argparse.Namespace, site: Site) -> ForecastRequest:

@@ -110,8 +110,8 @@ def options_of(name: str) -> tuple[str, ...]:
     if not path.exists():
         return ()
     argv, env = [str(path), "--help"], environment()
-    told = subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout  # noqa: S603  no shell
-    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", told)))
+    output = subprocess.run(argv, env=env, capture_output=True, text=True, check=False).stdout  # noqa: S603  no shell
+    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", output)))
 
 
 def command(verb: str, options: Sequence[str]) -> list[str]:

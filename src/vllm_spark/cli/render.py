@@ -11,6 +11,7 @@ from vllm_spark.core.refusal import Fix, Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import checks, launch, ranks
 from vllm_spark.inventory import deployment, spec
+from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.sizing import reference_spark
 
 
@@ -18,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     arguments.add_arguments(parser, "nothing is refused")
     parser.add_argument(
-        "--rank", type=int, default=0, choices=(0, 1), help="rank in a recipe for two Sparks; 0 is the head"
+        "--rank",
+        type=int,
+        default=0,
+        choices=range(MOST_RANKS),
+        help="rank in a recipe for several Sparks; 0 is the head",
     )
     parser.add_argument("--lock", type=Path, help="lock file that gives the image its digest")
     parser.add_argument("--open", action="store_true", help="of a server without an edge, as vllm_edge: {open: true}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllm_spark.core import documents
+from vllm_spark.core import documents, paths, removed
 from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.inventory import link_timing
 from vllm_spark.sizing import constants
 from vllm_spark.sizing.constants import Constants
 
@@ -20,6 +23,12 @@ class Site:
 
     constants: Constants
     least_speed: float = 0.0
+    overrides: Mapping[str, float] = field(default_factory=dict)
+
+    def between(self, hosts: Sequence[str]) -> Constants:
+        """Return the constants with what fabric.yml timed between these hosts."""
+        timing = link_timing.read(paths.REPORTS / "fabric", hosts)
+        return constants.of_site(self.overrides, timing) if timing else self.constants
 
 
 def read(file: Path | None) -> Site:
@@ -35,4 +44,8 @@ def read(file: Path | None) -> Site:
     except (DocumentError, TypeError, ValueError) as error:
         refusal = BAD_SITE(what=f"{file}: {error}", expected="YAML variables of a site", fix=f"correct {file}.")
         raise RefusedError([refusal]) from error
-    return Site(constants.of_site(variables.get("vllm_roofline") or {}), least)
+    overrides = variables.get("vllm_roofline") or {}
+    known = constants.of_site(overrides)
+    for line in removed.roofline_notes(overrides):
+        print(line, file=sys.stderr)
+    return Site(known, least, overrides)

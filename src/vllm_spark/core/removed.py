@@ -3,6 +3,8 @@ playbooks/sbom.yml with it, whose message is that of the command."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from vllm_spark.core.refusal import Fix, register
 
 REMOVED = register("removed", runbook="wrong-command")
@@ -28,6 +30,11 @@ CONSTANTS = (
     "{file} is read no more: plan takes what was measured on these Sparks from the evidence in reports/bench, which "
     "bench.yml writes. The file stays; delete it."
 )
+# Constants of vllm_roofline that changed no mean error by a point. An inventory that has one goes on as before.
+ROOFLINE = (
+    *("apart_drafts", "attention_s", "attention_token_s", "compute_4_marlin", "compute_attention", "delta_s"),
+    *("draft_s", "expert_s", "mamba_s", "sequence_s", "step_s"),
+)
 # Verb -> the refusal of `-e json=true`.
 DOCUMENTS = {
     "history": REMOVED(
@@ -44,3 +51,12 @@ DOCUMENTS = {
         ),
     ),
 }
+
+
+def roofline_notes(names: Iterable[str]) -> Iterator[str]:
+    """Yield a line about the constants of a site that the forecast reads no more."""
+    if gone := ", ".join(sorted(set(ROOFLINE).intersection(names))):
+        yield (
+            f"vllm_roofline: {gone}: read no more since release 0.1.0, because the forecast is as near without; "
+            "docs/reference/prediction.md has those that count. Delete what is read no more from the inventory."
+        )

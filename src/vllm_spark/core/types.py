@@ -155,6 +155,7 @@ class NetdevFacts(TypedDict):
     mtu: int | None
     carrier: bool
     wireless: bool
+    mac: NotRequired[str]
     pci: NotRequired[str | None]
     # The bond or bridge that it is part of, or an empty text.
     master: NotRequired[str]
@@ -194,6 +195,8 @@ class FabricFacts(TypedDict):
     ib_core: bool
     default_route: str | None
     hotplug: NotRequired[bool]
+    # Who is at the other end of a netdev's cable (plugins/module_utils/spark_lldp.py). None: no lldpd runs on the host.
+    neighbours: NotRequired[list[dict[str, str]] | None]
     error: NotRequired[str]
 
 
@@ -299,10 +302,12 @@ class EnvFacts(TypedDict):
 
 
 class StatusFacts(TypedDict):
-    """The facts of the verb `status`. `lock` is the holder of the operator lock (module_utils/spark_lock.py)."""
+    """The facts of the verb `status`. `lock` is the holder of the operator lock (module_utils/spark_lock.py), `lease`
+    what node/lease.py reads."""
 
     deployments: Mapping[str, DeploymentStatus]
     lock: Mapping[str, Any] | None
+    lease: NotRequired[Mapping[str, Any] | None]
 
 
 class EdgeFacts(TypedDict):

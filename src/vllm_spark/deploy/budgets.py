@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Facts
+from vllm_spark.core.units import gib
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import unit_limits
 from vllm_spark.sizing import budget, memory
@@ -64,7 +65,15 @@ def larger(spec: Spec, facts: Facts) -> list[str]:
 
 
 def table(spec: Spec, facts: Facts) -> Iterator[str]:
-    """Yield the lines about a Spark that several deployments share; none for a deployment alone there."""
+    """Yield the lines about a Spark that several deployments share; none for a deployment alone there. The last one
+    says that other programs hold what the starts need, which is known while none of the toolkit's units runs."""
     if spec.beside:
-        total = facts["memory"]["total"]
-        yield from budget.table(spec.host, of_host(spec, total), total)
+        total, available = facts["memory"]["total"], facts["memory"]["available"]
+        found = of_host(spec, total)
+        yield from budget.table(spec.host, found, total)
+        wanted = budget.needed(found, total) - budget.host_bytes(total)
+        if wanted > available and not facts.get("running_units"):
+            yield (
+                f"memory of {spec.host}: {gib(available)} are available, and the starts together need {gib(wanted)}: "
+                "other programs hold the rest, and a start waits ten minutes for its memory"
+            )

@@ -34,6 +34,8 @@ def decide(plan: Mapping[str, Any], changed_paths: Collection[str], *, check_mod
     # systemd reads unit files only on request. A run that was interrupted may have left some unread (plan.reload).
     units_changed = plan["reload"] or any(path.startswith(f"{UNIT_DIR}/") for path in changed_paths)
     transition = not plan["settled"] or env_changed or bool(plan["stop_units"])
+    # systemd would stop what excludes a lent deployment before it asks whether that may start.
+    transition, units_changed = (found and not plan.get("lent") for found in (transition, units_changed))
     changes = transition or units_changed
     # A unit reads its env file only when it starts.
     state = "restarted" if env_changed else plan["state"]
@@ -50,14 +52,17 @@ def decide(plan: Mapping[str, Any], changed_paths: Collection[str], *, check_mod
 
 def can_judge(plan: Mapping[str, Any], check_mode: bool) -> bool:
     """Return True if the gates can be judged now. In check mode nothing is started or pulled, so only a server that
-    already runs as planned has gates to judge."""
+    already runs as planned has gates to judge. One that is lent has none."""
+    if plan.get("lent"):
+        return False
     return not check_mode or (plan["settled"] and not images.any_step(plan["images"]))
 
 
 def proves_all(plan: Mapping[str, Any], decision: Mapping[str, Any], edge_changed: bool) -> bool:
     """Return True if a deploy judges every gate. A server that keeps running, whose launch has passed all of them and
-    whose edge is as before, is asked only what costs little. `verify` always judges all."""
-    return bool(edge_changed or decision["transition"] or not plan["proven"])
+    whose edge is as before, is asked only what costs little. `verify` always judges all. `decision` is empty if the
+    deploy changes nothing before the gates."""
+    return bool(edge_changed or decision.get("transition") or not plan["proven"])
 
 
 def is_occupied(facts: Facts) -> bool:

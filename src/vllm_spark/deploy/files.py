@@ -21,7 +21,7 @@ from vllm_spark.sizing import memory
 # The modules of the state of a deployment and of the limits of its unit.
 OF_UNITS = (
     *("state_file.py", "edge_admin.py", "deployment_state.py", "state_writer.py"),
-    *("host_layout.py", "unit_limits.py", "starts.py", "endings.py"),
+    *("host_layout.py", "unit_limits.py", "starts.py", "endings.py", "lease.py"),
 )
 
 
@@ -144,6 +144,15 @@ def notify_program() -> Iterator[File]:
     yield from _package(host_layout.MODULES, ("troubles.py", "delivery.py", "certificate.py"))
     yield File(host_layout.NOTIFY, (paths.NODE / "notify.py").read_text(encoding="utf-8"), "0755")
     yield from map(_unit, (host_layout.NOTIFY_UNIT, host_layout.NOTIFY_TIMER))
+
+
+def lend_program() -> Iterator[File]:
+    """Yield the program that lends memory and brings deployments back, with what must know of a lease, its unit and its
+    timer."""
+    yield from switch_program()
+    yield File(host_layout.STATE_PROGRAM, (paths.NODE / "unit_events.py").read_text(encoding="utf-8"), "0755")
+    yield File(host_layout.LEND, (paths.NODE / "lend.py").read_text(encoding="utf-8"), "0755")
+    yield from map(_unit, (host_layout.LEASE_UNIT, host_layout.LEASE_TIMER))
 
 
 def metrics_modules() -> Iterator[File]:

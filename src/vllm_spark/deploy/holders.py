@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllm_spark.core.units import GIB
+
 # How the two kinds of owners are stopped and started again.
 COMMANDS = {"container": "docker", "unit": "systemctl"}
 
@@ -29,3 +31,8 @@ def how_to_stop(kind: str, name: str, host: str, pids: str) -> str:
         return f"`ssh -t {host} sudo {program} stop {name}`; {start}"
     end = f"`ssh -t {host} sudo kill {pids}`; the line that started it brings it back"
     return f"end it the way it was started (a notebook: shut its kernel down), or {end}"
+
+
+def lease(host: str, size: int) -> str:
+    """Return the command that lends a foreign process so many bytes of the Spark for a time (lifecycle/lending.py)."""
+    return f"`vllm-spark lend {host} --gib {max(1, -(-size // GIB))} --hours 3` lends it that memory for a time"

@@ -26,6 +26,11 @@ def findings(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -
     return [*warnings, *_signature_findings(context)]
 
 
+def holders(specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> list[str]:
+    """Return the lines of those warnings that name who else holds memory of a host."""
+    return lines([found for found in findings(specs, facts, host) if found.runbook == "gpu-memory-held.md"])
+
+
 def lines(warnings: Sequence[Finding]) -> list[str]:
     """Return each warning as one line for the operator."""
     return [f"{finding.severity} {finding.signature}: {explain(finding)}" for finding in warnings]

@@ -89,7 +89,8 @@ def pull_request(spec: Spec, facts: Facts, upstream: UpstreamRequest, *, keep: b
 
 def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str, *, online: bool = True) -> ImageSteps:
     """Return the steps of one rank. The head builds, and a worker receives the image of the head: builds are not
-    reproducible to the byte, and all ranks must run one image. `online`: the registry can be asked."""
+    reproducible to the byte, and all ranks must run one image. `peers` are the facts of the other ranks in their order,
+    `online`: the registry can be asked."""
     todo, derived, own = ImageSteps(), spec.derived, facts["images"].get(spec.image)
     registry = registry_of(spec)
     if derived is None:
@@ -97,12 +98,12 @@ def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str, *, onl
             todo.pulls.append(pull_request(spec, facts, registry, keep=False))
         return todo
     heads = own if spec.rank == 0 else peers[0]["images"].get(spec.image)
-    workers = (own if spec.rank else peers[0]["images"].get(spec.image)) if peers else heads
+    workers = [own] if spec.rank else [peer["images"].get(spec.image) for peer in peers]
     if spec.rank == 0 and own is None:
         if facts["images"].get(spec.base) is None:
             todo.pulls.append(pull_request(spec, facts, registry, keep=bool(peers)))
         todo.builds.append(_build(spec, derived, toolkit))
-    if peers and (heads is None or workers != heads):
+    if peers and (heads is None or any(image != heads for image in workers)):
         _copy(todo, spec, facts, registry if online else None)
     return todo
 

@@ -114,6 +114,7 @@ def flags(spec: Spec) -> dict[str, Any]:
         "served-model-name": served_names(recipe),
         **address,
         "tensor-parallel-size": recipe["topology"]["tensor_parallel"],
+        "pipeline-parallel-size": recipe["topology"].get("pipeline_parallel"),
         "gpu-memory-utilization": recipe["memory"].get("utilization"),
         "kv-cache-memory-bytes": recipe["memory"].get("kv_cache_bytes"),
     }

@@ -84,12 +84,20 @@ class Plan:
     settled: bool = True  # the unit is enabled and active, so there is nothing to start
     reload: bool = False  # an interrupted run has left unit files that systemd has not read
     reason: str = ""
+    lent: str = ""  # until when and by whom its memory is lent: it stays down; empty if it is not
     gates: Document = field(default_factory=dict)  # a GateRequest as JSON
     edge: EdgePlan = field(default_factory=EdgePlan)
     firewall: FirewallSteps = field(default_factory=FirewallSteps)
 
+    @property
+    def acts(self) -> bool:
+        """Whether a deploy has a step before the gates: image, packages, firewall, files, or the state of a unit."""
+        edge = self.edge.lacks_program or self.edge.state == edge_steps.ABSENT
+        server = self.has_rank and not (self.installed and self.settled and not self.reload)
+        return bool(self.images or edge or self.firewall.differs or self.stop_units or server)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "acts": self.acts}
 
 
 def questions(intent: HostIntent) -> dict[str, Any] | None:
@@ -137,7 +145,9 @@ def of_host(
     if not intent.rank:
         return _without_rank(intent, reported, purpose)
     specs = budgets.shared(ranks_of(intents), facts)
-    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in purpose.awaited]
+    # What is lent does not start now.
+    awaited = {*purpose.awaited, *(["too-little-memory"] if unit_state.lent(specs[host], reported) else [])}
+    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in awaited]
     try:
         ranked = ranks.join(specs, facts)
     except RefusedError as error:
@@ -146,12 +156,13 @@ def of_host(
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    peers = [facts[name] for name in specs if name != host]
+    peers = [facts[name] for name in intent.rank.deployment.hosts if name != host]
     plan = build(ranked[host], reported, toolkit, peers)
     lines = summary(ranked[host], plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
     lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
-    lines += _certificate(reported, purpose)
+    # A deploy renews a certificate instead.
+    lines += () if purpose.acts else filter(None, [lifetime.warning(reported)])
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
     return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
 
@@ -178,13 +189,8 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
     lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
-    return plan, [*lines, *_certificate(facts, purpose), *version.warnings(facts)]
-
-
-def _certificate(facts: Facts, purpose: Purpose) -> list[str]:
-    """Return the warning about the end of a certificate. A deploy renews it instead."""
-    warning = "" if purpose.acts else lifetime.warning(facts)
-    return [warning] if warning else []
+    lines += () if purpose.acts else filter(None, [lifetime.warning(facts)])
+    return plan, [*lines, *version.warnings(facts)]
 
 
 def _edge(intent: HostIntent, facts: Facts) -> EdgePlan:
@@ -231,8 +237,8 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
     installs = files.files(spec, drop_ins, gate_request, deployed)
     renewed = link_key.is_renewed(spec, [facts, *peers])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
-    on_host = hand_edit.on_host(spec, facts)
-    settled = state == "started" and unit_state.settled(spec, facts)
+    on_host, judged = hand_edit.on_host(spec, facts), facts.get("judged", {}).get(spec.deployment.name)
+    settled, lent = state == "started" and unit_state.settled(spec, facts), unit_state.lent(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
@@ -250,13 +256,14 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
         on_host=on_host,
         unedit=on_host.edited and not on_host.ran,
-        proven=_is_proven(spec, facts, fingerprint),
-        stop_units=unit_state.units_to_stop(spec, facts),
+        proven=bool(judged and judged["holds"] and judged["launch"] == fingerprint),
+        stop_units=[] if lent else unit_state.units_to_stop(spec, facts),
         make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
         state=state,
         settled=settled,
         reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
         reason=reason,
+        lent=lent,
         gates=gate_request,
         edge=_edge(intent, facts),
         firewall=firewall.steps(intent, facts),
@@ -279,11 +286,6 @@ def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
     return folders and env is not None and env["same"] and not any(file.differs(present) for file in planned)
 
 
-def _is_proven(spec: Spec, facts: Facts, fingerprint: str) -> bool:
-    judged = facts.get("judged", {}).get(spec.deployment.name)
-    return judged is not None and judged["holds"] and judged["launch"] == fingerprint
-
-
 def _future(acts: bool) -> str:
     return "will be" if acts else "would be"
 
@@ -292,7 +294,7 @@ def summary(spec: Spec, plan: Plan, *, acts: bool = False) -> list[str]:
     """Return the lines that an operator reads before anything changes: what happens here and why, and open issues. A
     verb that does not act speaks in the conditional."""
     action = "stays" if plan.settled else f"{_future(acts)} {plan.state}"
-    where = f"rank 1 of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
+    where = f"rank {spec.rank} of {spec.deployment.hosts[0]}" if spec.rank else f"on port {spec.deployment.port}"
     of_launch = plan.reason == unit_state.LAUNCH_CHANGED and plan.on_host.changes
     reason = f"{plan.reason}: {of_launch}" if of_launch else plan.reason
     lines = [f"{spec.recipe['name']} {where}: {plan.unit} {action}, {reason}", *_of_launch(plan, acts=acts)]

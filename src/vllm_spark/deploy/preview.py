@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Document, Facts
-from vllm_spark.deploy import budgets, plan
+from vllm_spark.deploy import budgets, host_warnings, plan
 from vllm_spark.deploy.plan import Plan, Purpose
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import Spec
@@ -69,10 +69,11 @@ class PreviewedDeploy:
     def _host(self, host: str) -> Preview:
         """A model that is not downloaded yet is not a reason to refuse."""
         spec = self.intents[host].rank
+        held = host_warnings.holders(ranks_of(self.intents), self.facts, host)
         purpose = Purpose(plan.ids_fixed_by_pull(spec, self.facts[host]) if spec else ())
         try:
             planned, lines = plan.of_host(self.intents, self.facts, host, self.toolkit, purpose)
         except RefusedError as error:
             own = [refusal for refusal in error.refusals if refusal.id != plan.REFUSED_WITH_HEAD.id]
-            return Preview([], own, spec)
-        return Preview(lines, [], spec, planned if spec else None)
+            return Preview(held, own, spec)
+        return Preview([*lines, *held], [], spec, planned if spec else None)

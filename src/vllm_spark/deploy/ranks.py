@@ -9,7 +9,7 @@ from dataclasses import replace
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import budgets, files, launch
-from vllm_spark.inventory import fabric
+from vllm_spark.inventory import cabling, fabric
 from vllm_spark.inventory.fabric import FabricChoice
 from vllm_spark.inventory.rank_group import Member, RankGroup
 from vllm_spark.inventory.spec import Spec
@@ -79,7 +79,8 @@ def _has_cdi(facts: Facts) -> bool:
 
 def _group(spec: Spec, own: FabricChoice, members: tuple[Member, ...], *, in_turn: bool) -> RankGroup:
     executor = spec.recipe["topology"]["executor"]
-    env = fabric.environment(own, executor)
+    row = cabling.of_recipe(spec.recipe)
+    env = {**fabric.environment(own, executor), **(row.variables if row else {})}
     return RankGroup(spec.rank, executor, own.netdev, members, env, port_set=spec.port_set, in_turn=in_turn)
 
 
@@ -101,5 +102,6 @@ def _images(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> Iterator[R
     derived = any(spec.derived for spec in specs.values())
     if not derived and len({identity for identity in images.values() if identity}) > 1:
         removals = " and ".join(f"ssh -t {host} sudo docker image rm" for host in images)
-        what = f"{next(iter(specs.values())).image} is not the same image on both"
+        both = "both" if len(images) == 2 else "all"  # noqa: PLR2004  a pair
+        what = f"{next(iter(specs.values())).image} is not the same image on {both}"
         yield images_differ(what, images, f"{removals} that image, then deploy again.")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vllm_spark.deploy.preview import Preview
-from vllm_spark.inventory.deployment import MOST_RANKS
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.sizing import request_limits, tensor_parallel
 from vllm_spark.sizing.constants import Constants
@@ -50,7 +49,7 @@ def _of(name: str, servers: Sequence[Preview], request: ForecastRequest, known: 
 
 def _larger(spec: Spec, servers: int, ranks: int, request: ForecastRequest, known: Constants) -> str:
     """Return what so many servers of so many ranks would give under the load of all."""
-    cable = "a cable each" if ranks <= MOST_RANKS else "a switch; the toolkit does not deploy it"
+    cable = "a cable each" if ranks == min(RANKS) else "a switch"
     what = f"{servers} server{'s' * (servers > 1)} of tensor parallel {ranks}, {cable}"
     own = replace(request, streams=-(-request.streams // servers))
     speed = tensor_parallel.predicted(spec.recipe, ranks, own, known)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
 from vllm_spark.deploy import hand_edit
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.deployment_state import GAVE_UP, WANTED
+from vllm_spark.node.deployment_state import GAVE_UP, LENT, WANTED
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 
 LAUNCH_CHANGED = "its launch changed"
@@ -17,6 +17,8 @@ EDITED = "it runs a launch that was edited by hand"
 def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
     """Return `restarted` or `started`, and the reason. The label of the running container decides, so that a run that
     was interrupted between the files and the restart is completed by the next one."""
+    if why := lent(spec, facts):
+        return "started", f"lent: {why}"
     running = _running_container(facts, spec.deployment.container)
     if running is None:
         return _without_engine(spec, facts)
@@ -28,6 +30,13 @@ def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
     if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
     return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+
+
+def lent(spec: Spec, facts: Facts) -> str:
+    """Return until when and by whom the memory of a deployment is lent on this host, empty if it is not: then no verb
+    starts it."""
+    state = facts.get("states", {}).get(spec.deployment.name)
+    return state["why"] if state and state["state"] == LENT else ""
 
 
 def _without_engine(spec: Spec, facts: Facts) -> tuple[str, str]:
@@ -49,7 +58,9 @@ def env_change(env: EnvFacts) -> str:
 
 
 def settled(spec: Spec, facts: Facts) -> bool:
-    """Return True if the unit is enabled and active, and on the head its liveness timer is active."""
+    """Return True if the unit is enabled and active, and on the head its liveness timer is active; or if it is lent."""
+    if lent(spec, facts):
+        return True
     unit, timer = (facts["units"].get(name, {}) for name in (spec.deployment.unit, spec.deployment.timer))
     enabled = unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
     return enabled and (spec.rank > 0 or timer.get("ActiveState") == "active")

@@ -274,7 +274,7 @@ def write(folder: Path, collected: Collected, examination: Examination, run: Col
 
 
 def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield a line per deployment of two Sparks of which one was read: both archives, and the command that diagnoses
+    """Yield a line per deployment of several Sparks of which one was read: all archives, and the command that diagnoses
     them together.
 
     `deployments` is vllm_deployments, not validated. `bundles` are paths by host, `known` the states of the deployments
@@ -289,8 +289,8 @@ def pairs(deployments: object, bundles: Mapping[str, str], known: Mapping[str, M
             again = typed(f"ansible-playbook collect.yml -l {','.join(hosts)}")
             yield f"{title}, and there is no bundle of {' and '.join(missing)}. Next: {again}"
         else:
-            both = " ".join(bundles[host] for host in hosts)
-            yield f"{title}. Both, root cause first: vllm-spark doctor {both}"
+            paths, all_ = " ".join(bundles[host] for host in hosts), "Both" if len(hosts) == PAIR else "All"
+            yield f"{title}. {all_}, root cause first: vllm-spark doctor {paths}"
 
 
 def _members(collected: Collected, examination: Examination, run: CollectRun) -> Iterator[tuple[str, str]]:

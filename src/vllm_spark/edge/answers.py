@@ -58,7 +58,7 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "model_loading",
         "The model is loading, which takes minutes for a large one: ask again.",
     ),
-    # Of an engine that is gone under a request, or before it.
+    # The engine is gone, before a request or during it.
     "ended": (
         UNAVAILABLE,
         "model_loading",
@@ -68,6 +68,11 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         UNAVAILABLE,
         "model_draining",
         "The model is being stopped: its last requests end, and it takes no new one.",
+    ),
+    "lent": (
+        UNAVAILABLE,
+        "lent",
+        "The memory of the model is lent to another program for %[var(txn.left)] s, and then it starts again.",
     ),
     "gave_up": (
         UNAVAILABLE,
@@ -141,6 +146,8 @@ SERVICE_UNAVAILABLE = 503
 DEAD = "EngineCore encountered an issue"
 # Seconds after which a client asks again for a model that loads: neither liveness nor HAProxy's check is much faster.
 RETRY_S = 10
+# The least seconds of a model whose memory is lent: its lease may have ended, and the memory is not free yet.
+LENT_RETRY_S = 60
 # Seconds after which a batch job asks again. OpenAI's clients obey at most a minute.
 BATCH_RETRY_S = 30
 HEALTHY = 'content-type application/json string \'{"status":"ok"}\''

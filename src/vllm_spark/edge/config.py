@@ -28,7 +28,7 @@ from vllm_spark.recipe.engine_paths import BY_ROLE, CHATS, COUNT_TOKENS, EMBEDDI
 # switches, such as /pause, are not among them.
 GET_PATHS = ("/v1/models",)
 POST_PATHS = (CHATS, "/v1/completions", "/v1/responses", EMBEDDINGS, MESSAGES, COUNT_TOKENS)
-# Of the engine if the recipe has no max-num-seqs (vLLM's own default).
+# vLLM's own default, for a recipe without max-num-seqs.
 DEFAULT_SEQUENCES = 256
 # Requests beyond the sequences of an engine that reach it: questions such as /v1/models, and its own queue.
 MORE_CONNECTIONS = 32
@@ -122,6 +122,7 @@ def _render(template: str, edge: Edge, files: EdgeFiles, **more: Any) -> str:
             parts=edge.parts,
             active_states=" ".join(deployment_state.ACTIVE),
             retry_s=answers.RETRY_S,
+            lent_retry_s=answers.LENT_RETRY_S,
             dead=answers.DEAD,
             paths_get=GET_PATHS,
             paths_post=POST_PATHS + (BY_ROLE[RERANK] if RERANK in special else ()),

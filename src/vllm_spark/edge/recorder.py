@@ -82,7 +82,12 @@ def files(edge: Edge, address: str) -> Iterator[File]:
 def prometheus(edge: Edge, address: str, places: Mapping[str, str] = {}) -> str:
     """Return prometheus.yml. `places`: of the authority, the rules and Alertmanager, for tests."""
     targets = dict(edge.settings.site) or {edge.host: address}
-    serves = {edge.host for _ in edge.backends} | {one.host for one in edge.neighbours}
+    serves = {edge.host: edge.backends, **{one.host: one.backends for one in edge.neighbours}}
+    # One alone answers without its name.
+    engines = {
+        host: [one.deployment for one in backends] if len(backends) > 1 else [""] * len(backends)
+        for host, backends in serves.items()
+    }
     text: str = (
         templates.templates()
         .get_template("metrics-prometheus.yml.j2")
@@ -90,7 +95,7 @@ def prometheus(edge: Edge, address: str, places: Mapping[str, str] = {}) -> str:
             path=layout.METRICS_CONFIG,
             jobs=JOBS,
             targets=targets,
-            heads={host: at for host, at in targets.items() if host in serves},
+            engines=engines,
             port=edge.settings.metrics_port,
             **{
                 "rules": f"{layout.METRICS_RULES}, {layout.METRICS_WATCH}",

@@ -24,7 +24,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ModelRoute:
     """Names that the same deployments serve.
 
     - `backend`: the name of the route's backend; empty if only deployments of this Spark have the names
@@ -74,13 +74,13 @@ class SiteRoutes:
     """
 
     port: int
-    groups: tuple[Group, ...]
+    groups: tuple[ModelRoute, ...]
     own: Mapping[str, str]
     members: tuple[str, ...]
     addresses: tuple[str, ...]
 
     @property
-    def routes(self) -> list[Group]:
+    def routes(self) -> list[ModelRoute]:
         """The groups for which more than this Spark is asked."""
         return [group for group in self.groups if group.backend]
 
@@ -100,7 +100,7 @@ def routes(edge: Edge) -> SiteRoutes | None:
     )
 
 
-def listed(edge: Edge) -> tuple[Group, ...]:
+def listed(edge: Edge) -> tuple[ModelRoute, ...]:
     """Return the groups of names that the edge itself lists: of a site, and of several roles, because each engine lists
     only its own model."""
     found = routes(edge)
@@ -116,7 +116,7 @@ def _by_name(backends: Iterable[EdgeBackend]) -> dict[str, list[EdgeBackend]]:
     return found
 
 
-def _groups(own: Sequence[EdgeBackend], neighbours: Sequence[Neighbour]) -> list[Group]:
+def _groups(own: Sequence[EdgeBackend], neighbours: Sequence[Neighbour]) -> list[ModelRoute]:
     """Return the groups of names, in the order of their first names. Names of one group always come and go together."""
     everywhere = _by_name([*own, *(backend for one in neighbours for backend in one.backends)])
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -130,7 +130,7 @@ def _groups(own: Sequence[EdgeBackend], neighbours: Sequence[Neighbour]) -> list
         up = f"up_{backend}" if backend else _any_up(local)
         first = everywhere[names[0]][0]
         title = next(name for name in first.models if name in names)
-        found.append(Group(tuple(names), backend, up, local, remote, title, first.deployment, first.role))
+        found.append(ModelRoute(tuple(names), backend, up, local, remote, title, first.deployment, first.role))
     return found
 
 

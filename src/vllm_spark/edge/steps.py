@@ -165,9 +165,9 @@ def lines(planned: EdgeSteps, edge: Edge, *, acts: bool) -> list[str]:
     will = "will be" if acts else "would be"
     why = f"; not as planned: {', '.join(planned.edited)}" if planned.edited else ""
     does = "updated" if planned.present else "installed"
-    said = [f"the edge {will} {does}: {where(edge)}{why}"] if planned.differs else []
-    said += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
-    return said
+    shown = [f"the edge {will} {does}: {where(edge)}{why}"] if planned.differs else []
+    shown += [f"the edge {will} given a new certificate: {planned.renewal}"] if planned.renewal else []
+    return shown
 
 
 def site_lines(edge: Edge) -> Iterator[str]:

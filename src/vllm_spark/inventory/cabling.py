@@ -1,7 +1,7 @@
 """Cables of more than two Sparks: their topology as links, the rules about them, and their addresses. Pure.
 
-cabling.yml has the data, with a source for each row. No deployment has such a shape: this is what `plan --sparks` says
-before cables and a switch are bought.
+cabling.yml has the data, with a source for each row. `plan --sparks` says it before cables and a switch are bought, and
+the rules of a switch hold for each deployment of more than two ranks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from vllm_spark.inventory import fabric, link_config, rank_group
 from vllm_spark.inventory.fabric import FabricChoice
 from vllm_spark.inventory.rank_group import Member, RankGroup
 from vllm_spark.recipe import conditions
+from vllm_spark.recipe import rules as recipe_rules
 from vllm_spark.recipe.conditions import Subject
 
 FILE = Path(__file__).with_name("cabling.yml")
 
 FABRICS, NUMBERS = ("switch", "triangle", "ring"), (3, 4, 8)
+# Of a deployment whose Sparks share their subnets, as by a switch.
+SHARED = "switch"
 READ, UNPROVEN, REFUSED = "read", "unproven", "refused"
 
 
@@ -73,7 +76,7 @@ class Rule:
     verdict: str
     why: str
     source: str
-    sparks: Sequence[int] = NUMBERS
+    sparks: Sequence[int] = range(NUMBERS[0], NUMBERS[-1] + 1)
     nccl: Mapping[str, str] = field(default_factory=dict)
     split: str = ""
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -121,6 +124,14 @@ def rule(shape: Shape) -> Rule:
     return next(row for row in rules() if row.applies(shape))
 
 
+def of_recipe(recipe: Document) -> Rule | None:
+    """Return the row about a recipe for more than two Sparks, which need a switch; None for one or two."""
+    nodes, stages = recipe["topology"]["nodes"], recipe_rules.stages_of(recipe)
+    if nodes < NUMBERS[0]:
+        return None
+    return rule(Shape(SHARED, nodes, recipe, nccl_of(recipe["engine"]["version"]), stages > 1))
+
+
 def failures(fabric_name: str) -> list[Failure]:
     """Return what fails with some cables."""
     return [row for row in (Failure(**row) for row in table()["failures"]) if fabric_name in row.fabrics]
@@ -142,6 +153,11 @@ def links(fabric_name: str, sparks: int) -> list[Link]:
     listed = table()["topologies"][fabric_name].get(sparks, [])
     ends = ([str(end).split(".") for end in link] for link in listed)
     return [tuple(End(int(spark) - 1, int(port)) for spark, port in link) for link in ends]
+
+
+def shapes() -> str:
+    """Return the topologies in words, each with the numbers of Sparks that can have it."""
+    return ", ".join(f"{name} of {number}" for name in FABRICS for number in NUMBERS if links(name, number))
 
 
 def addresses(topology: Sequence[Link]) -> dict[str, dict[str, str]]:

@@ -15,6 +15,7 @@ from vllm_spark.core.plain_data import Path as Path_
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.node.host_layout import EDGE_DIR
+from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.recipe import rules
 
 BAD_DEPLOYMENTS = register("bad-deployments", runbook="inventory-refused")
@@ -27,9 +28,6 @@ MAX_NAME = 48
 EDGE_NAME = EDGE_DIR.rpartition("/")[2]
 
 SCHEMA = Path(__file__).with_name("deployments.schema.json")
-
-# Ranks of one server.
-MOST_RANKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +136,7 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
             yield Fault(f"{place}: name: {EDGE_NAME}", f"another name, because {EDGE_DIR} is the edge's")
         if (ranks := len(deployment.hosts)) > MOST_RANKS:
             yield Fault(
-                f"{place}: hosts: {ranks} Sparks",
-                f"one or two, because no server is deployed on more. `vllm-spark plan {deployment.recipe} --sparks 4` "
-                "says what it would need",
+                f"{place}: hosts: {ranks} Sparks", f"one to {MOST_RANKS}, because no server is deployed on more"
             )
         if len(deployment.hosts) > 1 and deployment.port in ports.PORTS:
             yield Fault(
@@ -149,7 +145,7 @@ def _cross_faults(deployments: Sequence[Deployment]) -> Iterator[Fault]:
             )
         if (url := deployment.through.get("url")) and not _is_address(url):
             yield Fault(f"{place}: through.url: {url}", "a host and a port of 1 to 65535")
-        # Of an inactive one they are read with its recipe, by the verbs that need it.
+        # Those of an inactive one are read with its recipe, by the verbs that need it.
         for fault in rules.override_faults(deployment.overrides) if deployment.active else ():
             yield Fault(f"{place}: overrides.{fault.what}", fault.expected)
 

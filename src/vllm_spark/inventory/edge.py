@@ -22,7 +22,7 @@ OWN_CA, FILES, OFF = "own-ca", "files", "off"
 
 # MemoryMax of the units of both stages, and what each stage has beside the buffers of clients (both in MiB).
 FRONT_MIB, ROUTE_MIB, STAGE_MIB = 512, 2048, 128
-# Of HAProxy. A Spark has twenty cores. Two would carry 64 streams.
+# The threads of HAProxy. A Spark has twenty cores. Two would carry 64 streams.
 THREADS = 4
 # Buffers of a whole body that the second stage has beside those of requests: four of each thread (measured: 240 MiB).
 OWN_BUFFERS = 4 * THREADS

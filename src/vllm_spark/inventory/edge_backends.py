@@ -17,6 +17,7 @@ from vllm_spark.inventory.edge import EdgeBackend, EdgeSettings
 from vllm_spark.recipe import flag_names, loader, lockfile, roles
 from vllm_spark.recipe.lockfile import Lock
 
+SAME_NAME = register("same-name", runbook="inventory-refused")
 NAME_CLASH = register("site-name-clash", runbook="edge-site")
 NOT_A_MEMBER = register("site-member", runbook="edge-site")
 TWO_AUTHORITIES = register("site-two-authorities", runbook="edge-site")
@@ -78,6 +79,22 @@ def of_host(
                 raise
             unusable.append(f"inactive deployment {each.name}: {error}")
     return tuple(backends), tuple(unusable)
+
+
+def same_name_refusals(
+    deployments: Sequence[Deployment], backends: Sequence[EdgeBackend], host: str
+) -> Iterator[Refusal]:
+    """Yield a refusal per two active deployments behind the edge of a host that clients ask for by one name."""
+    active = {each.name for each in deployments if each.active}
+    for one, other in combinations((backend for backend in backends if backend.deployment in active), 2):
+        if names := sorted(set(one.models) & set(other.models)):
+            yield SAME_NAME(
+                what=f"{one.deployment} and {other.deployment} are active on {host}, and both serve "
+                f"{' and '.join(names)}",
+                expected="a name of its own for each model of an edge, because the edge routes by it",
+                fix=f"set overrides.model.served_name (and aliases) of {other.deployment}, or `active: false` on one "
+                "of them.",
+            )
 
 
 def neighbours(
@@ -220,11 +237,13 @@ def _listener_refusals(offers: Sequence[_Offer], settings: EdgeSettings) -> Iter
 
 
 def _name_refusals(offers: Sequence[_Offer]) -> Iterator[Refusal]:
-    """Yield a refusal per two deployments that have one name for two models. Deployments that share a Spark may: only
-    one of them is active."""
+    """Yield a refusal per two deployments that have one name for two models. Those of one Spark that never serve at the
+    same time may."""
     for one, other in combinations(offers, 2):
         names = sorted(set(one.backend.models) & set(other.backend.models))
-        if names and one.weights != other.weights and not set(one.deployment.hosts) & set(other.deployment.hosts):
+        apart = not set(one.deployment.hosts) & set(other.deployment.hosts)
+        at_once = apart or (one.deployment.active and other.deployment.active)
+        if names and one.weights != other.weights and at_once:
             yield NAME_CLASH(
                 what=f"{' and '.join(names)} is {one.weights} in deployment {one.deployment.name} and {other.weights} "
                 f"in {other.deployment.name}",

@@ -1,4 +1,4 @@
-"""The fabric of a pair: which netdevs and HCAs each host uses, and the environment variables that name them.
+"""The fabric of a deployment: which netdevs and HCAs each host uses, and the environment variables that name them.
 
 Facts are what plugins/module_utils/spark_fabric.py returns. Pure: no I/O, no Ansible.
 """
@@ -28,9 +28,9 @@ RAY_V2_SWITCH_SINCE = (0, 20)
 
 @dataclass(frozen=True, slots=True)
 class FabricChoice:
-    """The netdevs and HCAs that one host of a pair uses.
+    """The netdevs and HCAs that one host of a deployment uses.
 
-    `netdevs` and `hcas` have the same order on both hosts; the first is the primary. `gid_index` is the
+    `netdevs` and `hcas` have the same order on all hosts; the first is the primary. `gid_index` is the
     primary's, for reports and gates. It is not stable enough for NCCL_IB_GID_INDEX.
     """
 
@@ -45,10 +45,11 @@ class FabricChoice:
 
 
 def choose(facts_by_host: Mapping[str, FabricFacts]) -> dict[str, FabricChoice]:
-    """Return what each of two hosts uses to reach the other. Raises RefusedError with every fault."""
+    """Return what each of several hosts uses to reach the others: subnets that all of them have, as by a cable of two
+    or a switch. Raises RefusedError with every fault."""
     fabrics = [HostFabric.parse(host, facts) for host, facts in facts_by_host.items()]
-    if len(fabrics) != 2:  # noqa: PLR2004  a pair is two
-        raise ValueError(f"a fabric joins two hosts, not {len(fabrics)}: {', '.join(facts_by_host)}")
+    if len(fabrics) < 2:  # noqa: PLR2004  one host needs no fabric
+        raise ValueError(f"a fabric joins two hosts or more, not {len(fabrics)}: {', '.join(facts_by_host)}")
     joined, crowded = rails(fabrics)
     refusals = list(fabric_refusals.refusals(fabrics, joined, crowded))
     if refusals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.refusal import Fix, Refusal, register
+from vllm_spark.inventory.fabric_refusals import FABRIC_MTU
 from vllm_spark.inventory.links import FabricLink, HostFabric, Rail
 
 FABRIC_LANE_WIDTH = register("fabric-lane-width", runbook="fabric-lane-width")
@@ -12,6 +13,8 @@ FABRIC_HALF_BANDWIDTH = register("fabric-half-bandwidth", runbook="fabric-half-b
 FABRIC_CROSSED = register("fabric-crossed", runbook="fabric-crossed")
 FABRIC_WIFI = register("fabric-wifi", runbook="fabric-wifi")
 
+# NVIDIA's scripts leave it at 1500 (0xSero/local-ai-registry#55).
+FULL_MTU = 9000
 # The rate of a Spark's socket and cable (InfiniBand's name of the rate, which sysfs uses for RoCE too).
 FULL_RATE_GBPS = 200
 
@@ -21,6 +24,7 @@ def notes(fabric: HostFabric, used: Sequence[FabricLink], rails: Sequence[Rail])
     weaknesses = (
         *_narrow_lanes(fabric, used),
         *_low_rate(fabric, used),
+        *_small_mtu(fabric, used),
         *_unused_twin(fabric, used),
         *_crossed(fabric, rails),
         *_wifi(fabric, used[0].netdev.name),
@@ -34,7 +38,7 @@ def _narrow_lanes(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Re
         if (hca.pci_width, hca.pci_speed) != (hca.pci_max_width, hca.pci_max_speed):
             yield FABRIC_LANE_WIDTH(
                 what=f"{fabric.host}: {hca.name} ({hca.pci}) runs at PCIe x{hca.pci_width}, {hca.pci_speed}",
-                expected=f"x{hca.pci_max_width}, {hca.pci_max_speed}; the pair works, with less bandwidth",
+                expected=f"x{hca.pci_max_width}, {hca.pci_max_speed}; it works, with less bandwidth",
                 fix=Fix(f"ssh -t {fabric.host} sudo fwupdmgr update", "Then power the Spark off and on."),
             )
 
@@ -44,9 +48,18 @@ def _low_rate(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusa
         if hca.rate_gbps is not None and hca.rate_gbps < FULL_RATE_GBPS:
             yield FABRIC_HALF_BANDWIDTH(
                 what=f"{fabric.host}: {hca.name} runs at {hca.rate}",
-                expected=f"{FULL_RATE_GBPS} Gb/sec; the pair works, with less bandwidth",
+                expected=f"{FULL_RATE_GBPS} Gb/sec; it works, with less bandwidth",
                 fix="use a cable that is approved for 200 Gb/s on the Spark.",
             )
+
+
+def _small_mtu(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusal]:
+    if small := [link.netdev for link in used if link.netdev.mtu and link.netdev.mtu < FULL_MTU]:
+        yield FABRIC_MTU(
+            what=f"{fabric.host}: {' and '.join(f'{netdev.name} has MTU {netdev.mtu}' for netdev in small)}",
+            expected=f"{FULL_MTU} on both ends: one owner's prefill was 40 % slower without, and nothing says so",
+            fix=f"set mtu: {FULL_MTU} in the netplan of both ends, then `sudo netplan apply`; a switch needs it too.",
+        )
 
 
 def _unused_twin(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusal]:
@@ -55,7 +68,7 @@ def _unused_twin(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Ref
         for twin in fabric.hcas:
             if twin.port == link.hca.port and twin.name not in names:
                 yield FABRIC_HALF_BANDWIDTH(
-                    what=f"{fabric.host}: only {link.hca.name} carries the pair; twin: {fabric.describe(twin)}",
+                    what=f"{fabric.host}: only {link.hca.name} carries the link; twin: {fabric.describe(twin)}",
                     expected="both twins in subnets that the other host shares; one twin has half the bandwidth",
                     fix="configure an address for the twin in a second subnet on both hosts.",
                 )
@@ -78,7 +91,7 @@ def _wifi(fabric: HostFabric, primary: str) -> Iterator[Refusal]:
     netdev = fabric.netdevs.get(fabric.default_route or "")
     if netdev and netdev.wireless:
         yield FABRIC_WIFI(
-            what=f"{fabric.host}: the default route is WiFi, {netdev.name}; the pair uses {primary}",
+            what=f"{fabric.host}: the default route is WiFi, {netdev.name}; the ranks use {primary}",
             expected="a cable, because downloads and the API use the default route",
-            fix="plug in the 10 GbE port, or leave it: the pair does not need it.",
+            fix="plug in the 10 GbE port, or leave it: the ranks do not need it.",
         )

@@ -1,10 +1,11 @@
-"""The reasons why two hosts cannot share a fabric. Pure: parsed facts in, refusals out."""
+"""The reasons why hosts cannot share a fabric. Pure: parsed facts in, refusals out."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
+from itertools import combinations
 
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.inventory.links import FabricLink, Hca, HostFabric, Rail, hca_count
@@ -25,21 +26,21 @@ FABRIC_NONE = register("fabric-none", runbook="fabric-none")
 # and root runs the launch.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-# Of a host on which DGX OS has powered the ConnectX-7 down.
+# The refusal of a host on which DGX OS has powered the ConnectX-7 down.
 NO_CABLE = "no cable, and without one DGX OS powers the NIC down (/etc/nvidia/cx7-hotplug-enabled)"
 CABLE = "the QSFP cable in both Sparks, after which two netdevs and two HCAs appear"
 PLUG_IN = "plug the cable in on both ends, wait 10 s, and check with ibdev2netdev."
 
 
 def refusals(fabrics: Sequence[HostFabric], rails: Sequence[Rail], crowded: Sequence[IPv4Network]) -> Iterator[Refusal]:
-    """Yield every reason why the two hosts cannot share a fabric. `rails` and `crowded` are those of links.rails."""
+    """Yield every reason why the hosts cannot share a fabric. `rails` and `crowded` are those of links.rails."""
     single = [
         *_no_devices(fabrics),
         *_odd_names(fabrics),
         *_twins_in_one_subnet(fabrics, crowded),
         *_shared_subnet(fabrics, rails),
         *_mtu(fabrics, rails),
-        *_same_address(fabrics),
+        *same_address(fabrics),
         *_no_gid(fabrics, rails),
     ]
     yield from single
@@ -112,7 +113,7 @@ def _shared_subnet(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iter
     for side, fabric in enumerate(fabrics):
         of_fabric = {link.netdev.name for link in fabric.links}
         for netdev in (one for name, one in fabric.netdevs.items() if name not in of_fabric):
-            for link, other in ((rail[side], rail[1 - side]) for rail in rails):
+            for link, other in ((rail[side], other) for rail in rails for other in rail if other is not rail[side]):
                 routes = [one for one in netdev.addresses if other.address.ip in one.network]
                 if any(one.network.prefixlen >= link.subnet.prefixlen for one in routes):
                     yield FABRIC_SHARED_SUBNET(
@@ -126,7 +127,7 @@ def _shared_subnet(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iter
 
 
 def _mtu(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refusal]:
-    differing = [rail for rail in rails if rail[0].netdev.mtu != rail[1].netdev.mtu]
+    differing = [rail for rail in rails if len({link.netdev.mtu for link in rail}) > 1]
     if differing:
         ends = [
             " against ".join(
@@ -142,12 +143,13 @@ def _mtu(fabrics: Sequence[HostFabric], rails: Sequence[Rail]) -> Iterator[Refus
         )
 
 
-def _same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
+def same_address(fabrics: Sequence[HostFabric]) -> Iterator[Refusal]:
     """Yield a refusal even for a second address: the kernel chooses which one an engine uses."""
-    first, second = ({link.address.ip: link.netdev.name for link in fabric.links} for fabric in fabrics)
-    same = sorted(first.keys() & second.keys())
-    if same:
-        own, other = fabrics
+    named = [(fabric, {link.address.ip: link.netdev.name for link in fabric.links}) for fabric in fabrics]
+    for (own, first), (other, second) in combinations(named, 2):
+        same = sorted(first.keys() & second.keys())
+        if not same:
+            continue
         addresses = ", ".join(f"{address} on {first[address]} and {second[address]}" for address in same)
         yield FABRIC_SAME_ADDRESS(
             what=f"{own.host} and {other.host} have the same fabric address: {addresses}",

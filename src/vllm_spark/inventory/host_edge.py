@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vllm_spark.core.refusal import RefusedError
 from vllm_spark.core.types import Document
 from vllm_spark.inventory import edge_backends
 from vllm_spark.inventory.deployment import Deployment
@@ -92,6 +93,8 @@ def of_host(
     headed, unusable = edge_backends.of_host(deployments, host, folders)
     if settings.open:
         return Edge(host, settings, unusable=unusable)
+    if refusals := list(edge_backends.same_name_refusals(deployments, headed, host)):
+        raise RefusedError(refusals)
     parts = {each.name: each.hosts[0] for each in deployments if host in each.hosts[1:]}
     alone = Edge(host, settings, headed, unusable=unusable, parts=parts)
     if not alone.joins:

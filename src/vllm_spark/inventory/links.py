@@ -1,4 +1,4 @@
-"""The RDMA devices and links of one host, parsed from its fabric facts, and the links that two hosts share.
+"""The RDMA devices and links of one host, parsed from its fabric facts, and the links that several hosts share.
 
 A Spark has two QSFP sockets. Behind each are two HCAs, its PCIe twins, on PCI domains 0000 and 0002 with the same bus,
 device and function: enp1s0f1np1/rocep1s0f1 and enP2p1s0f1np1/roceP2p1s0f1. Each twin has PCIe Gen5 x4, about 100 Gb/s,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
 from vllm_spark.core.types import FabricFacts, HcaFacts, NetdevFacts
@@ -35,6 +35,7 @@ class Netdev:
     carrier: bool
     wireless: bool
     master: str = ""
+    mac: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ class FabricLink:
         return next((gid.index for gid in self.hca.gids if gid.type == "RoCE v2" and gid.address == ip), None)
 
 
-# Two links in one subnet, one of each host, in the order of the hosts.
-Rail = tuple[FabricLink, FabricLink]
+# Links in one subnet, one of each host, in the order of the hosts.
+Rail = tuple[FabricLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class HostFabric:
     default_route: str | None
     hotplug: bool
     error: str
+    neighbours: tuple[Mapping[str, str], ...] | None = None
 
     @classmethod
     def parse(cls, host: str, facts: FabricFacts) -> HostFabric:
@@ -119,7 +121,12 @@ class HostFabric:
             default_route=facts["default_route"],
             hotplug=facts.get("hotplug", False),
             error=facts.get("error", ""),
+            neighbours=None if (heard := facts.get("neighbours")) is None else tuple(heard),
         )
+
+    def at_port(self, port: int) -> HostFabric:
+        """Return this host with the HCAs of one of its ports alone."""
+        return replace(self, hcas=tuple(hca for hca in self.hcas if port_of(hca.netdev or "") == port))
 
     @property
     def powered_down(self) -> bool:
@@ -147,18 +154,25 @@ class HostFabric:
 
 
 def rails(fabrics: Sequence[HostFabric]) -> tuple[list[Rail], list[IPv4Network]]:
-    """Return (a rail per subnet that both hosts have, lowest first; the subnets that a host has on two HCAs)."""
-    first, second = map(_links_by_subnet, fabrics)
-    shared = sorted(first.keys() & second.keys())
-    crowded = [subnet for subnet in shared if any(hca_count(links[subnet]) > 1 for links in (first, second))]
+    """Return (a rail per subnet that all hosts have, lowest first; the subnets that a host has on two HCAs)."""
+    by_subnet = [_links_by_subnet(fabric) for fabric in fabrics]
+    shared = sorted(set.intersection(*(set(links) for links in by_subnet)))
+    crowded = [subnet for subnet in shared if any(hca_count(links[subnet]) > 1 for links in by_subnet)]
     joined: list[Rail] = []
     for subnet in shared:
-        own, other = first[subnet][0], second[subnet][0]
+        rail = tuple(links[subnet][0] for links in by_subnet)
         # A second address of a netdev is not a second rail.
-        used = any(own.hca == rail[0].hca or other.hca == rail[1].hca for rail in joined)
+        used = any(own.hca == other.hca for before in joined for own, other in zip(rail, before, strict=True))
         if subnet not in crowded and not used:
-            joined.append((own, other))
+            joined.append(rail)
     return joined, crowded
+
+
+def port_of(netdev: str) -> int | None:
+    """Return the QSFP port of a Spark, 0 or 1, by the name that DGX OS gives to both of its twins (enp1s0f1np1 and
+    enP2p1s0f1np1 are port 1); None for another netdev."""
+    found = re.fullmatch(r"en\w+f([01])(?:np\d+)?", netdev)
+    return int(found[1]) if found else None
 
 
 def hca_count(links: Sequence[FabricLink]) -> int:
@@ -182,6 +196,7 @@ def _netdev(entry: NetdevFacts) -> Netdev:
         carrier=entry["carrier"],
         wireless=entry["wireless"],
         master=entry.get("master", ""),
+        mac=entry.get("mac", ""),
     )
 
 

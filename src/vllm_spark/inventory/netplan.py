@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import FabricFacts, NetdevFacts, NetplanFacts
@@ -139,11 +139,12 @@ def netplan_yaml(config: LinkConfig, *, preferred: bool = False) -> str:
 
 
 def judge_pings(
-    link: LinkPlan, pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
+    link: Mapping[str, Any], pings: Sequence[PingResult], netdevs: Mapping[str, NetdevFacts]
 ) -> tuple[list[str], list[Refusal]]:
     """Return (a line per subnet whose full-size ping was answered, a refusal per subnet whose was not).
 
-    `pings` are the results of the plan's pings, `netdevs` the host's after netplan was applied.
+    `link` is a LinkPlan, or what topology.link_tests returns. `pings` are the results of its pings, `netdevs` the
+    host's after netplan was applied.
     """
     lines, refusals = [], []
     for full, small in zip(pings[::2], pings[1::2], strict=True):
@@ -165,21 +166,22 @@ def lost_refusal(host: str, guard_s: int, reason: str) -> Refusal:
     )
 
 
-def _ping_refusal(link: LinkPlan, full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
+def _ping_refusal(link: Mapping[str, Any], full: PingResult, small: PingResult, netdev: NetdevFacts | None) -> Refusal:
     output = full["said"].strip().splitlines()
     reason = next((line for line in output if "error" in line or "loss" in line), output[-1] if output else "no output")
+    mtu = full["size"] + HEADERS
     if small["rc"] == 0:
         return FABRIC_PING_SIZE(
             what=f"{link['host']}: {_route(full)}: {small['size']} bytes come back and {full['size']} undivided do "
             f"not ({reason})",
-            expected=f"MTU {link['mtu']} on both ends and on every device between them",
-            fix=f"a direct cable; or a switch that carries {link['mtu']}; or vllm_fabric.mtu: 1500 on both hosts.",
+            expected=f"MTU {mtu} on both ends and on every device between them",
+            fix=f"a direct cable; or a switch that carries {mtu}; or vllm_fabric.mtu: 1500 on both hosts.",
         )
     cable = "a cable" if netdev and netdev["carrier"] else "no cable, or its peer is off"
     return FABRIC_PING(
         what=f"{link['host']}: {_route(full)}: no answer ({reason}); {full['netdev']} has {cable}",
         expected="the peer's answer on each subnet",
-        fix=f"check that the cable joins the sockets that vllm_fabric names on {link['host']} and {link['peer']} "
+        fix=f"check that the cable joins the ports that the inventory names on {link['host']} and {link['peer']} "
         "(ibdev2netdev shows which are Up), then `ansible-playbook fabric.yml` again.",
     )
 

@@ -10,8 +10,9 @@ from vllm_spark.core import text
 from vllm_spark.core.engine_version import release
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import cabling
 from vllm_spark.inventory.deployment import Deployment, refuse_overrides
-from vllm_spark.recipe import loader, lockfile
+from vllm_spark.recipe import architecture, heads, loader, lockfile, rules
 from vllm_spark.recipe.loader import Recipe
 
 HOST_NAME = register("host-name", runbook="inventory-refused")
@@ -25,6 +26,7 @@ EXECUTOR_OF_ONE = register("executor-of-one", runbook="pair-executor")
 NO_DRAFTER = register("no-drafter", runbook="inventory-refused")
 NO_RAY = register("no-ray", runbook="pair-executor")
 NO_MP_NODES = register("no-mp-nodes", runbook="pair-executor")
+RANKS_REFUSED = register("ranks-refused", runbook="pair-executor")
 SECRET_EMPTY = register("secret-empty", runbook="secrets")
 SECRET_NAME = register("secret-name", runbook="secrets")
 # A name that docker run --env-file takes.
@@ -102,7 +104,7 @@ def rank_refusals(deployment: Deployment, recipe: Document, limit: Sequence[str]
         head = ", the head," if absent[0] == deployment.hosts[0] else ""
         yield HALF_A_PAIR(
             what=f"the limit leaves out {', '.join(absent)}{head} of deployment {deployment.name}",
-            expected="all of its hosts, because a pair is one service",
+            expected=f"all of its hosts, because {'a pair is' if nodes == 2 else 'its ranks are'} one service",  # noqa: PLR2004  a pair
             fix=f"run the same command with -l {','.join(deployment.hosts)}.",
         )
 
@@ -130,7 +132,14 @@ def _drafter_refusals(placed: Deployment, recipe: Document) -> Iterator[Refusal]
 def executor_refusals(recipe: Document) -> Iterator[Refusal]:
     """Yield a refusal if the engine or its image cannot run the executor on this number of Sparks."""
     name, engine, topology = recipe["name"], recipe["engine"], recipe["topology"]
-    several, executor = topology["nodes"] > 1, topology["executor"]
+    several, executor, tensor = topology["nodes"] > 1, topology["executor"], topology["tensor_parallel"]
+    known = recipe["model"].get("architecture")
+    if several and known and (odd := heads.uneven(architecture.of_recipe(recipe, known), tensor)):
+        yield RANKS_REFUSED(
+            what=f"recipe {name}: {tensor} ranks cannot share {', '.join(odd)}",
+            expected="a topology.tensor_parallel that divides them",
+            fix="the rest of the ranks as topology.pipeline_parallel, or another number of Sparks.",
+        )
     if not several and executor == "ray":
         yield EXECUTOR_OF_ONE(
             what=f"overrides give recipe {name} executor ray, and it is for one Spark",
@@ -143,11 +152,23 @@ def executor_refusals(recipe: Document) -> Iterator[Refusal]:
             expected="the version of Ray in the image, because vLLM's own images do not contain Ray",
             fix="name an image with Ray and its version as engine.ray, or use executor mp.",
         )
+    if executor == "mp" and (row := cabling.of_recipe(recipe)) and row.verdict == cabling.REFUSED:
+        yield RANKS_REFUSED(
+            what=f"recipe {name} on {topology['nodes']} Sparks: {row.why} (rule {row.id}: {row.source})",
+            expected="a combination of which a public record shows a start on a published image",
+            fix=f"{row.fix}.",
+        )
+    if topology["nodes"] > rules.RAY_NODES and executor == "ray":
+        yield RANKS_REFUSED(
+            what=f"overrides give recipe {name} executor ray, and it is for {topology['nodes']} Sparks",
+            expected="mp, because Ray serves two Sparks",
+            fix="remove topology.executor from the overrides.",
+        )
     if several and executor == "mp" and release(engine["version"]) < MP_NODES_SINCE:
         yield NO_MP_NODES(
             what=f"vLLM {engine['version']} of recipe {name} has no --nnodes",
-            expected=f"{'.'.join(map(str, MP_NODES_SINCE))} or later for executor mp on two Sparks",
-            fix="use executor ray, or a later engine.",
+            expected=f"{'.'.join(map(str, MP_NODES_SINCE))} or later for executor mp on several Sparks",
+            fix="use executor ray on two Sparks, or a later engine.",
         )
 
 

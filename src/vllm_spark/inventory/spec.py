@@ -229,7 +229,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
     """Return the spec of one host, or None if it has no active deployment. Raises RefusedError with every fault."""
     deployments = deployment.parse(inventory.deployments)
     settings = edge.parse(inventory.edge)
-    told = notify.parse(inventory.notification, inventory.secrets)
+    notification = notify.parse(inventory.notification, inventory.secrets)
     refusals = [
         *placement.host_refusals(deployments, inventory.sparks, inventory.limit, settings.site),
         *(deployment.same_port_refusals(deployments, host) if settings.open else ()),
@@ -257,7 +257,7 @@ def resolve(inventory: Inventory, host: str) -> Spec | None:
         raise RefusedError(refusals)
     own_edge = _edge(inventory, deployments, Membership(host, settings, inventory.edges), lock)
     # The engine does not need the secret of those who are told.
-    unused = _unused_secrets(active, settings) | ({told.get("secret", "")} - set(recipe.get("secrets", ())))
+    unused = _unused_secrets(active, settings) | ({notification.get("secret", "")} - set(recipe.get("secrets", ())))
     return Spec(
         host=host,
         rank=active.hosts.index(host),

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_spark.core import units
 from vllm_spark.core.types import Facts
-from vllm_spark.node.deployment_state import GAVE_UP, LOADING, SERVING, STOPPED
+from vllm_spark.node.deployment_state import GAVE_UP, LENT, LOADING, SERVING, STOPPED
 
 # The timer probes every 15 s, and a probe that gets no token takes up to 65 s (vllm_spark.node.liveness).
 SILENT_S = 120
@@ -62,7 +62,7 @@ def contradicts(unit: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Return True if the unit cannot be in a state that was written. That of a pair that gave up may run, without an
     engine."""
     active = unit.get("ActiveState")
-    ended, runs = state["state"] in (STOPPED, GAVE_UP), state["state"] == GAVE_UP and state.get("peers")
+    ended, runs = state["state"] in (STOPPED, GAVE_UP, LENT), state["state"] == GAVE_UP and state.get("peers")
     return (active == "active" and ended and not runs) or (active in ENDED and not ended)
 
 

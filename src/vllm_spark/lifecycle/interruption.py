@@ -53,6 +53,7 @@ VERBS: Mapping[str, AfterCtrlC] = {
     ),
     "remove": AfterCtrlC("what was removed is gone"),
     "prune": AfterCtrlC("what was removed is gone"),
+    "lend": AfterCtrlC("a server that was told to stop ends, and a lease that was noted brings it back at its end"),
     "bench": AfterCtrlC("a measurement that runs on a Spark goes on, and its cells are kept"),
     "stop": AfterCtrlC(
         "a server that was told to stop ends", f"{SAME}, `ansible-playbook deploy.yml` starts the servers again"

@@ -36,7 +36,7 @@ def units(wanted: Sequence[File]) -> list[str]:
 
 def lacks(run: Sequence[str], facts: Facts) -> list[str]:
     """Return the packages of these units that the host does not have."""
-    return [name for unit in run if (name := UNITS[unit]) and OF_PACKAGE.format(name) not in facts["files"]]
+    return [name for unit in run if (name := UNITS[unit]) and OF_PACKAGE.format(name) not in facts.get("files", {})]
 
 
 def wanted_files(edge: Edge | None, address: str) -> list[File]:
@@ -46,7 +46,7 @@ def wanted_files(edge: Edge | None, address: str) -> list[File]:
 
 def placed(wanted: Sequence[File], facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments of the module vllm_files, empty if the host has everything, and the units to start."""
-    run, present = units(wanted), facts["files"]
+    run, present = units(wanted), facts.get("files", {})
     if not wanted or (
         all(enabled(unit) in present for unit in run) and not any(one.differs(present) for one in wanted)
     ):
@@ -58,5 +58,5 @@ def placed(wanted: Sequence[File], facts: Facts) -> tuple[dict[str, Any], list[s
 
 def removed(wanted: Sequence[File], facts: Facts) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove: what runs here and shall not. The records stay until `remove`."""
-    gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in facts["files"]]
+    gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in facts.get("files", {})]
     return [{"kind": kind, "name": name} for unit in gone for kind, name in (("unit", unit), ("path", enabled(unit)))]

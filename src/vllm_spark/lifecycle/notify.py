@@ -20,7 +20,7 @@ NOTIFY_UNDELIVERED = register("notify-undelivered", runbook="notify")
 def placed(settings: str, facts: Facts) -> dict[str, Any]:
     """Return the arguments of the module vllm_files, empty if the host has everything. `settings`: the text of the
     file with the secret."""
-    wanted, present = [*files.notify_program()], facts["files"]
+    wanted, present = [*files.notify_program()], facts.get("files", {})
     secret = File(layout.NOTIFY_SETTINGS, f"{settings}\n", "0600")
     if layout.NOTIFY_ENABLED in present and not any(file.differs(present) for file in (*wanted, secret)):
         return {}
@@ -33,7 +33,7 @@ def removed(facts: Facts) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove for a host that shall tell nobody any more, none if it does not. The
     program and the units stay until `remove`."""
     its = (layout.NOTIFY_ENABLED, layout.NOTIFY_SETTINGS)
-    if not any(path in facts["files"] for path in its):
+    if not any(path in facts.get("files", {}) for path in its):
         return []
     items = [("unit", layout.NOTIFY_TIMER), *(("path", path) for path in (*its, layout.NOTIFY_DIR))]
     return [{"kind": kind, "name": name} for kind, name in items]

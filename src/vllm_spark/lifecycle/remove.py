@@ -210,8 +210,9 @@ def _one(state: InstalledState, request: RemoveRequest) -> tuple[list[Item], lis
 
 
 def _peers(state: InstalledState, name: str) -> list[str]:
-    peers = {launch["needs"]["peer"] for launch in launches(state, (), [name])} - {""}
-    return [f"{peer} has the other half of {name}: it waits for this one until it is removed, too" for peer in peers]
+    peers = dict.fromkeys(peer for launch in launches(state, (), [name]) for peer in launch["needs"]["peers"])
+    part = "the other half" if len(peers) == 1 else "another rank"
+    return [f"{peer} has {part} of {name}: it waits for this one until it is removed, too" for peer in peers]
 
 
 # --- removed only with an option

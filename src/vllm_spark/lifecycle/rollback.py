@@ -50,13 +50,13 @@ def decide(  # noqa: PLR0913  the state of one host, and that of its deployment
     failed = result.get("holds") is False
     any_failed = any(one.get("holds") is False for one in results)
     # What served before this run comes before an earlier launch of this deployment.
-    go_back = enabled and any_failed and replacement["replaces"] and replacement["may_return"]
+    go_back = enabled and any_failed and bool(replacement.get("replaces") and replacement["may_return"])
     restore = enabled and not go_back and should_roll_back(plans, results)
     return RollbackDecision(
         record="holds" in result and (failed or not plan["settled"] or not plan["proven"]),
         restore=restore,
         go_back=go_back,
-        settle=bool(replacement["settle"]) and (restore or not any_failed),
+        settle=bool(replacement.get("settle")) and (restore or not any_failed),
         missed=failed,
     )
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.text import DIGEST_DIGITS, one_of, short_digest
+from vllm_spark.lifecycle import lending
 from vllm_spark.lifecycle.installed import InstalledState, find, image_of
-from vllm_spark.node import launch_difference
+from vllm_spark.node import launch_difference, lease
 from vllm_spark.node.host_layout import CONFIG_DIR, CURRENT, PREVIOUS, RUNNING, SWAPPING, deployment_of
 
 ROLLBACK_ANOTHER_RUNS = register("rollback-another-runs", runbook="rollback-refused")
@@ -125,6 +126,9 @@ def _enabled(state: InstalledState) -> list[str]:
 
 def _refusals(host: str, state: InstalledState, name: str, limit: str) -> Iterator[Refusal]:
     """Yield the reasons why this host cannot roll back. `limit` has every host of the rollback."""
+    held = lease.parsed(state.get("lease") or {})
+    if held and name in held.lent:
+        yield lending.refusal(name, host, held.why)
     kept = state["deployments"][name]["launches"]
     launch = kept.get(SWAPPING) or kept.get(PREVIOUS)
     fits = sorted((launch or {}).get("record", {}).get("beside", ()))
@@ -225,25 +229,28 @@ def _target_of(state: InstalledState, name: str, fingerprint: str) -> RollbackTa
 
 
 def _pair(hosts: Mapping[str, InstalledState], chosen: Mapping[str, RollbackTarget], name: str) -> Iterator[Refusal]:
-    """Yield the reasons why the hosts of a pair cannot roll back together, as they must."""
+    """Yield the reasons why the hosts of several ranks cannot roll back together, as they must."""
     launches = {host: _launch(state["deployments"][name]["launches"], chosen[host].to) for host, state in hosts.items()}
-    pairs = {host: launch["needs"]["peer"] for host, launch in launches.items() if launch["needs"]["pair"]}
-    if not pairs:
+    ranks = {host: launch["needs"]["peers"] for host, launch in launches.items() if launch["needs"]["pair"]}
+    if not ranks:
         return
     names = ", ".join(sorted(hosts))
-    if len(pairs) != 2 or len(hosts) != 2:  # noqa: PLR2004  a pair
-        absent = ", ".join(sorted({peer for peer in pairs.values() if peer not in hosts})) or "its other half"
+    absent = sorted({peer for peers in ranks.values() for peer in peers} - set(hosts))
+    if absent or len(ranks) != len(hosts) or len(hosts) == 1:
+        kind, expected = "a pair's", "both Sparks, because a pair is one service"
+        if max(map(len, ranks.values())) > 1:
+            kind, expected = "one of several ranks", "all of its Sparks, because its ranks are one service"
         yield ROLLBACK_HALF_A_PAIR(
-            what=f"the launch before of {name} is a pair's, and this run has {names} of it",
-            expected="both Sparks, because a pair is one service",
-            fix=f"run the same command with {absent} in -l, too.",
+            what=f"the launch before of {name} is {kind}, and this run has {names} of it",
+            expected=expected,
+            fix=f"run the same command with {', '.join(absent) or 'its other half'} in -l, too.",
         )
         return
     if len({target.to for target in chosen.values()}) > 1 or any(not target.record for target in chosen.values()):
         observed = ", ".join(f"{host} has {target.to[:12]}" for host, target in chosen.items())
         yield ROLLBACK_TWO_LAUNCHES(
             what=f"the launches before of {name} are not those of one pair: {observed}",
-            expected="one fingerprint on both",
+            expected="one fingerprint on all of its Sparks",
             fix="deploy the inventory of that day: docs/operations/roll-back.md.",
         )
         return

@@ -10,6 +10,7 @@ from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.deploy import unit_state
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.deployment import Deployment
+from vllm_spark.lifecycle import lending
 
 SWITCH_RUNS_ALREADY = register("switch-runs-already", runbook="switch-refused")
 SWITCH_UNKNOWN = register("switch-unknown", runbook="switch-refused")
@@ -55,6 +56,7 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
             expected="a switch between deployments behind one edge",
             fix=Fix(f"ansible-playbook deploy.yml -l {','.join(target.hosts)}", "Then the switch."),
         )
+    yield from (lending.refusal(target.name, host, plan["lent"]) for host, plan in plans.items() if plan.get("lent"))
     others = (unit_state.LAUNCH_CHANGED, unit_state.EDITED)
     changed = [host for host, plan in plans.items() if plan.get("reason") in others]
     if changed:

@@ -101,14 +101,14 @@ def alerts(url: str) -> dict[str, Message] | None:
 
 
 def _alert(one: Mapping[str, Any]) -> tuple[str, Message]:
-    labels, said = one["labels"], one["annotations"]
+    labels, texts = one["labels"], one["annotations"]
     words = (
         labels["alertname"],
         *(labels[name] for name in ("deployment", "proxy", "kind", "spark") if name in labels),
     )
     since = datetime.fromisoformat(one["startsAt"]).timestamp()
-    fix = f"see docs/runbooks/{said['runbook']}.md."
-    return ALERT + " ".join(words), Message("alert", said["summary"], "", since, labels.get("deployment", ""), fix=fix)
+    fix = f"see docs/runbooks/{texts['runbook']}.md."
+    return ALERT + " ".join(words), Message("alert", texts["summary"], "", since, labels.get("deployment", ""), fix=fix)
 
 
 def document(message: Message) -> dict[str, Any]:
@@ -147,5 +147,5 @@ def run(message: Message, settings: Mapping[str, Any]) -> str:
         errors="replace",
         check=False,
     )
-    said = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()[-1]
-    return f"it ended with status {done.returncode}: {said}" if done.returncode else ""
+    output = (done.stderr.strip() or done.stdout.strip() or "it says nothing").splitlines()[-1]
+    return f"it ended with status {done.returncode}: {output}" if done.returncode else ""

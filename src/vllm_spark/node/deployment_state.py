@@ -25,13 +25,17 @@ STOPPED = "stopped"
 FAILED = "failed"
 # It does not start again before a person acts.
 GAVE_UP = "gave up"
-STATES = (WANTED, LOADING, SERVING, DRAINING, STOPPED, FAILED, GAVE_UP)
+# It stays down while its memory is lent to another program (lease.py), and comes back by itself.
+LENT = "lent"
+STATES = (WANTED, LOADING, SERVING, DRAINING, STOPPED, FAILED, GAVE_UP, LENT)
 # It serves, or will serve without a person.
 ACTIVE = (WANTED, LOADING, SERVING, FAILED)
 
-# Two reasons begin so. By them vllm-notify knows an engine that liveness has ended, and a start that died twice.
+# Three reasons begin so. By them vllm-notify knows an engine that liveness has ended, a start that died twice, and a
+# lease whose memory does not come back.
 HUNG = "it hung"
 NOT_STARTED = "not started at boot"
+LEASE_OVER = "its lease has ended"
 
 KEPT_LINES = 200
 # Most characters of a reason, and bytes of a file that are read.

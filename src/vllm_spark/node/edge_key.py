@@ -16,7 +16,7 @@ CLASSES = (INTERACTIVE, BATCH)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyEntry:
     """A key's person, whether its requests may start a model, its class, and its tokens a day; 0 without a quota."""
 
     person: str
@@ -43,11 +43,11 @@ class Entry:
         return f"{self.person} ({more})" if more else self.person
 
 
-def parse(text: str) -> Entry:
+def parse(text: str) -> KeyEntry:
     """Return an entry of the map."""
     person, right, class_, tokens = (*text.split(SEPARATOR), "", "", "")[:4]
     quota = int(tokens) if tokens.isascii() and tokens.isdigit() else 0
-    return Entry(person, right == MAY_SWITCH, class_ == BATCH, quota)
+    return KeyEntry(person, right == MAY_SWITCH, class_ == BATCH, quota)
 
 
 def persons(entries: dict[str, str]) -> list[str]:

@@ -38,6 +38,8 @@ ROOT_SOCKET = Path("/run/vllm-switch-root.sock")
 LOCK = Path("/run/vllm-spark/operator.lock")
 # deployment -> state, as the edge reads it (node/state_writer.py).
 STATES = Path("/run/vllm-spark/states.map")
+# How the state of a deployment begins whose memory is lent; the end of the lease in epoch seconds follows.
+LENT = "lent_"
 SWITCH = Path("/usr/local/bin/vllm-switch")
 WHO, DEPLOYMENT, MODEL = "x-vllm-edge-who", "x-vllm-edge-switch", "x-vllm-edge-model"
 # What a client calls an error with status 503.
@@ -48,7 +50,7 @@ PERSON = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Every step of vllm-switch has a deadline of its own; together they are shorter than this.
 SWITCH_TIMEOUT_S = 7200.0
 # A target that has failed is not tried again for this long. Each further failure doubles the time.
-BACK_OFF_S, MOST_BACK_OFF_S = 60.0, 3600.0
+BACKOFF_S, MAX_BACKOFF_S = 60.0, 3600.0
 # The edge finds a started engine with its next check.
 SETTLE_S = 5.0
 RETRY_S, HELD_RETRY_S = 10, 60
@@ -87,7 +89,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Desk:
+class StartQueue:
     """What is being started, what waits, and what has failed. Times are those of one monotonic clock, in seconds.
 
     - `places`: how many targets may wait; `stay_s`: how long a started target stays before the next one is started
@@ -150,7 +152,7 @@ class Desk:
         target, self.running = self.running, ""
         if error:
             count = self.failures[target].count + 1 if target in self.failures else 1
-            pause = min(BACK_OFF_S * 2 ** (count - 1), MOST_BACK_OFF_S)
+            pause = min(BACKOFF_S * 2 ** (count - 1), MAX_BACKOFF_S)
             self.failures[target] = Failure(error, now + pause, count)
             return
         self.failures.pop(target, None)
@@ -182,8 +184,8 @@ def _seconds(time_s: float) -> int:
 
 
 @dataclass(slots=True)
-class Office:
-    """The desk with its surroundings: the plan's list, the operator lock, the states of deployments, and root's socket.
+class Worker:
+    """The worker of the queue, and what it reads: the plan's list, the operator lock, the states, root's socket.
 
     - `models`: deployment -> names that clients use; `pairs`: the pairs of which this Spark is a part
     - `active_states`: those of a deployment that serves, or will serve without a person
@@ -191,7 +193,7 @@ class Office:
     - `asked`: who asked for a target first
     """
 
-    desk: Desk
+    queue: StartQueue
     models: Mapping[str, Sequence[str]]
     pairs: Sequence[str] = ()
     active_states: Sequence[str] = ()
@@ -202,13 +204,16 @@ class Office:
     asked: dict[str, str] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
+    def state(self, deployment: str) -> str:
+        """Return the state of a deployment; empty for one that has not run since the boot."""
+        with contextlib.suppress(OSError):
+            lines = self.states.read_text(encoding="utf-8").splitlines()
+            return dict(line.split(" ", 1) for line in lines if " " in line).get(deployment, "")
+        return ""
+
     def active(self, deployment: str) -> bool:
         """Return True for a deployment that serves, or will serve without a person."""
-        try:
-            lines = self.states.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return False  # no deployment has run since the boot
-        return any(line == f"{deployment} {state}" for line in lines for state in self.active_states)
+        return self.state(deployment) in self.active_states
 
     def beside(self, deployment: str) -> Sequence[str]:
         """Return what the plan lets run beside a deployment; nothing for one that has its Spark alone."""
@@ -224,6 +229,9 @@ class Office:
             answer = Answer(
                 503, "spark_held", f"{model} is not started: its owner is changing this Spark.", HELD_RETRY_S
             )
+        elif self.state(target).startswith(LENT):
+            left = max(HELD_RETRY_S, int(self.state(target).removeprefix(LENT) or 0) - round(time.time()))
+            answer = Answer(503, "lent", f"{model} is not started: its memory is lent for {left} s.", left)
         elif pair := next(filter(self.active, [pair for pair in self.pairs if pair not in self.beside(target)]), ""):
             text = f"{model} is not started: this Spark is a part of the pair {pair}, which no request stops."
             answer = Answer(503, "pair_active", text, HELD_RETRY_S)
@@ -231,12 +239,12 @@ class Office:
             text = f"{model} has never been deployed on this Spark. Its owner does that with: "
             text += f"vllm-spark switch -e to={target}"
             answer = Answer(503, "model_not_placed", text, HELD_RETRY_S)
-        elif target != self.desk.running and self.active(target):
+        elif target != self.queue.running and self.active(target):
             answer = Answer(503, "model_loading", f"{model} is loading: ask again.", RETRY_S)
         else:
             with self.changed:
-                answer = self.desk.ask(target, model, time.monotonic())
-                if target in self.desk.waiting:
+                answer = self.queue.ask(target, model, time.monotonic())
+                if target in self.queue.waiting:
                     self.asked.setdefault(target, who if PERSON.fullmatch(who) else "-")
                 self.changed.notify_all()
         say(f"{who if PERSON.fullmatch(who) else '-'} asked for {model} of {target}: {answer.status} {answer.code}")
@@ -250,18 +258,18 @@ class Office:
     def step(self) -> None:
         """Wait for a target that is due, and start it. An operator who holds the Spark ends the queue."""
         with self.changed:
-            if self.lock.exists() and self.desk.waiting:
-                say(f"an operator holds this Spark: {', '.join(self.desk.waiting)} will not be started")
-                self.desk.waiting.clear()
+            if self.lock.exists() and self.queue.waiting:
+                say(f"an operator holds this Spark: {', '.join(self.queue.waiting)} will not be started")
+                self.queue.waiting.clear()
             now = time.monotonic()
-            if not (target := self.desk.begin(now)):
-                pause = self.desk.pause(now)
+            if not (target := self.queue.begin(now)):
+                pause = self.queue.pause(now)
                 self.changed.wait(None if pause is None else min(pause, LOCK_POLL_S))
                 return
         say(f"starting {target}")
         error = self.run(target, self.asked.pop(target, "-"))
         with self.changed:
-            self.desk.end(error, time.monotonic())
+            self.queue.end(error, time.monotonic())
         say(f"{target} was not started: {error}" if error else f"{target} was started")
 
     def run(self, target: str, who: str) -> str:
@@ -271,10 +279,10 @@ class Office:
                 root.settimeout(SWITCH_TIMEOUT_S)
                 root.connect(str(self.root_socket))
                 root.sendall(f"{target} {who}\n".encode())
-                said = b"".join(iter(lambda: root.recv(CHUNK), b"")).decode(errors="replace")
+                output = b"".join(iter(lambda: root.recv(CHUNK), b"")).decode(errors="replace")
         except OSError as error:
             return plain(f"root does not start it: {error}")
-        words, _, status = said.rstrip("\n").rpartition("\n")
+        words, _, status = output.rstrip("\n").rpartition("\n")
         return "" if status == "0" else plain(words) or f"vllm-switch ended with {status or 'no status'}."
 
 
@@ -309,18 +317,18 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-class Server(ThreadingUnixStreamServer):
+class RequestServer(ThreadingUnixStreamServer):
     """The server on the socket. The edge bounds the number of its connections."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, path: Path, office: Office) -> None:
+    def __init__(self, path: Path, worker: Worker) -> None:
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
         super().__init__(str(path), Handler)
-        self.office = office
+        self.worker = worker
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -330,7 +338,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         headers = [self.headers.get(name, "") for name in (WHO, DEPLOYMENT, MODEL)]
-        answer = cast("Server", self.server).office.ask(*headers)
+        answer = cast("RequestServer", self.server).worker.ask(*headers)
         body = answer.body(self.headers.get(TYPE, "service_unavailable_error"))
         self.close_connection = True
         self.send_response(answer.status)
@@ -353,46 +361,38 @@ class Handler(BaseHTTPRequestHandler):
                 pass
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing: `Office.ask` writes what happens."""
+        """Write nothing: `Worker.ask` writes what happens."""
 
 
-def read_list(path: Path) -> Office:
-    """Return the office of the plan's list, with an empty desk. Raises OSError or ValueError."""
+def read_list(path: Path) -> Worker:
+    """Return the worker of the plan's list, with an empty queue. Raises OSError or ValueError."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    desk = Desk(document["waiting"], document["stay_s"])
-    return Office(desk, document["deployments"], document["pairs"], document["active_states"])
+    queue = StartQueue(document["waiting"], document["stay_s"])
+    return Worker(queue, document["deployments"], document["pairs"], document["active_states"])
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="edge-switch", description=__doc__)
     # The defaults are the places on a Spark; tests have others.
-    for name, default in (
-        ("list", LIST),
-        ("socket", SOCKET),
-        ("root-socket", ROOT_SOCKET),
-        ("switch", SWITCH),
-        ("lock", LOCK),
-        ("config", CONFIG_DIR),
-        ("states", STATES),
-    ):
+    own = {"list": LIST, "socket": SOCKET, "root-socket": ROOT_SOCKET, "switch": SWITCH}
+    for name, default in {**own, "lock": LOCK, "config": CONFIG_DIR, "states": STATES}.items():
         parser.add_argument(f"--{name}", type=Path, default=default, help="default: %(default)s")
     parser.add_argument("--as-root", action="store_true", help="run vllm-switch for the line of standard input")
     args = parser.parse_args(argv)
-    office = read_list(args.list)
+    worker = read_list(args.list)
     if args.as_root:
         # A connection without a line would keep the place of another one.
         signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
         signal.alarm(int(CLIENT_TIMEOUT_S))
         line = sys.stdin.readline(MAX_LINE)
         signal.alarm(0)
-        sys.stdout.write(as_root(line, office.models, args.switch))
+        sys.stdout.write(as_root(line, worker.models, args.switch))
         return 0
-    office.root_socket, office.lock, office.config_dir, office.states = (
-        args.root_socket, args.lock, args.config, args.states
-    )  # fmt: skip
+    worker.root_socket, worker.lock = args.root_socket, args.lock
+    worker.config_dir, worker.states = args.config, args.states
     # An error of the main thread ends the program, and systemd starts it again: a queue without a worker would stand.
-    threading.Thread(target=Server(args.socket, office).serve_forever, daemon=True).start()
-    office.work()
+    threading.Thread(target=RequestServer(args.socket, worker).serve_forever, daemon=True).start()
+    worker.work()
     return 0
 
 

@@ -50,7 +50,7 @@ PROOFS: Mapping[str, Proof] = {
 }
 
 
-class Server(TypedDict, total=False):
+class EngineAddress(TypedDict, total=False):
     """liveness.json of a deployment: where its API is, and the deadline of a start in seconds. A closed engine has a
     `socket`, an open one `address` and `port`. Without a `role` it chats."""
 
@@ -71,7 +71,7 @@ def read(path: Path) -> Document:
     return document if isinstance(document, dict) else {}
 
 
-def request_token(server: Server, env: Path) -> tuple[int, str]:
+def request_token(server: EngineAddress, env: Path) -> tuple[int, str]:
     """Request one token, or the vector or score of another role. Returns as `send`. `env` is the env file of the
     deployment, which may have a key."""
     proof = PROOFS[role_of(server)]
@@ -85,12 +85,12 @@ def is_token(status: int, text: str, role: str = CHAT) -> bool:
     return status == http.client.OK and PROOFS[role].mark in text
 
 
-def role_of(server: Server) -> str:
+def role_of(server: EngineAddress) -> str:
     """Return the role of a server."""
     return server.get("role", CHAT)
 
 
-def metrics(server: Server) -> str:
+def metrics(server: EngineAddress) -> str:
     """Return the counters of the engine as it prints them; empty if it does not answer."""
     status, text = send(server, "GET", "/metrics")
     return text if status == http.client.OK else ""
@@ -101,7 +101,7 @@ def requests_in(metrics: str) -> int:
     return int(sum(float(value) for value in BUSY.findall(metrics)))
 
 
-def send(server: Server, method: str, path: str, body: str | None = None, key: str = "") -> tuple[int, str]:
+def send(server: EngineAddress, method: str, path: str, body: str | None = None, key: str = "") -> tuple[int, str]:
     """Return (status, text) of a request; status 0 and the error if nothing answers."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     connection = connect(server)
@@ -134,7 +134,7 @@ def _cut_after(connection: socket.socket, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def connect(server: Server) -> http.client.HTTPConnection:
+def connect(server: EngineAddress) -> http.client.HTTPConnection:
     """Return the connection to an engine, which its first request opens."""
     if "socket" in server:
         return UnixConnection(server["socket"], TIMEOUT_S)

@@ -56,6 +56,11 @@ NOTIFY_SETTINGS = f"{CONFIG_DIR}/notify.json"
 NOTIFY_DIR = f"{STATE_DIR}/notify"
 NOTIFY_UNIT, NOTIFY_TIMER = "vllm-notify.service", "vllm-notify.timer"
 NOTIFY_ENABLED = f"{UNIT_DIR}/timers.target.wants/{NOTIFY_TIMER}"
+# The program that lends memory to another program and brings deployments back, its unit and its timer, and the lease
+# (lease.py).
+LEND = f"{PROGRAM_DIR}/lend"
+LEASE = f"{STATE_DIR}/lease.json"
+LEASE_UNIT, LEASE_TIMER = "vllm-lease.service", "vllm-lease.timer"
 # Figures of the Spark: the program that writes those which no exporter has, node-exporter, and on one host Prometheus
 # and Alertmanager with their files, and the folder of the page.
 METRICS = f"{PROGRAM_DIR}/metrics"
@@ -128,18 +133,18 @@ FIREWALL_TABLE = "inet vllm_spark"
 # In the PATH, because operators type its name.
 SWITCH_PROGRAM = "/usr/local/bin/vllm-switch"
 
-# Of a closed engine. Only this group, which is the edge's, and root reach its socket. The number of its user is free on
+# Only this group, which is the edge's, and root reach the socket of a closed engine. The number of its user is free on
 # every system: Debian's policy and systemd's table of users end below 65536, and subordinate users begin at 100000.
 EDGE_GROUP = "vllm-spark-edge"
 ENGINE_USER = 70000
 # Modules by which liveness and vllm-switch reach an engine and the edge.
 MODULES = f"{PROGRAM_DIR}/modules"
 
-# Of `bench`: programs, and the evidence of a run that has not been fetched yet.
+# The folders of `bench`: programs, and the evidence of a run that has not been fetched yet.
 BENCH_PROGRAM_DIR = f"{PROGRAM_DIR}/bench"
 BENCH_DIR = f"{STATE_DIR}/bench"
 
-# Of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
+# The folders of `pull`: programs, states of jobs, and cached image layers as the registry serves them.
 PULL_PROGRAM_DIR = f"{PROGRAM_DIR}/pull"
 JOBS_DIR = f"{RUN_DIR}/pull"
 IMAGE_CACHE_DIR = f"{STATE_DIR}/images"

@@ -35,7 +35,7 @@ from vllm_spark.node.deployment_state import (  # noqa: E402
     WANTED,
     State,
 )
-from vllm_spark.node.engine_api import Document, Server  # noqa: E402
+from vllm_spark.node.engine_api import Document, EngineAddress  # noqa: E402
 from vllm_spark.node.starts import Moment, Record  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
 from vllm_spark.node.unit_limits import GOOD_S  # noqa: E402
@@ -114,7 +114,7 @@ def main() -> int:
     """Probe the deployment once. Removes its container if the engine hangs; systemd then restarts the unit."""
     name = sys.argv[1]
     unit = f"vllm@{name}.service"
-    server: Server = json.loads(Path(PLACES.config, name, "liveness.json").read_text(encoding="utf-8"))
+    server: EngineAddress = json.loads(Path(PLACES.config, name, "liveness.json").read_text(encoding="utf-8"))
     now = deployment_state.present(name, PLACES)
     # A rank that waits for its peer has no engine.
     if now["state"] not in (LOADING, SERVING, DRAINING) or not is_active(unit):
@@ -173,7 +173,7 @@ def running_s(record: Record, now: State, moment: Moment) -> float:
     return moment.day - now["since"] if now["state"] == LOADING else 0.0
 
 
-def probe_token(name: str, server: Server, running: float) -> TokenProbe:
+def probe_token(name: str, server: EngineAddress, running: float) -> TokenProbe:
     """Request one token, and the counters if it does not come. `running` is in seconds."""
     status, text = engine_api.request_token(server, Path(PLACES.config, name, "env"))
     role = engine_api.role_of(server)
@@ -194,7 +194,7 @@ def probe_token(name: str, server: Server, running: float) -> TokenProbe:
     }
 
 
-def progress(server: Server) -> str:
+def progress(server: EngineAddress) -> str:
     """Return the counters that move while the engine works, as it prints them; empty if it does not answer."""
     return "\n".join(PROGRESS.findall(engine_api.metrics(server)))
 

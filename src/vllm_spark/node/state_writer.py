@@ -12,11 +12,12 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from vllm_spark.node import deployment_state, edge_admin, host_layout, starts, state_file
+from vllm_spark.node import deployment_state, edge_admin, host_layout, lease, starts, state_file
 from vllm_spark.node.deployment_state import (
     DRAINING,
     FAILED,
     KEPT_LINES,
+    LENT,
     LOADING,
     SERVING,
     WANTED,
@@ -62,14 +63,15 @@ class StateOf:
                 state_file.replace_file(path, json.dumps(document) + "\n", durable=False)
                 _append(self.name, Transition(time=time.time(), state=new["state"], why=new["why"]), self.places)
                 _write_map(self.places)
-            if new["state"] != old["state"] or not old["written"]:
+            # The edge has the end of a lease, which can change.
+            if (new["state"], new["why"]) != (old["state"], old["why"]) or not old["written"]:
                 self._tell(new)
         return new
 
     def _tell(self, new: State) -> None:
         """Tell of a transition, in the order in which they are written. Who hears it can neither fail nor hold up the
         writer."""
-        edge_admin.set_state(self.places.map, self.name, word(new["state"]))
+        edge_admin.set_state(self.places.map, self.name, word(new["state"], self.places))
 
 
 def write_map(places: Places) -> None:
@@ -81,13 +83,15 @@ def write_map(places: Places) -> None:
 
 def _write_map(places: Places) -> None:
     """Write `deployment state` lines. A restarted edge reads them; a running one is told each change."""
-    lines = [f"{name} {word(deployment_state.present(name, places)['state'])}\n" for name in places.deployments()]
+    states = {name: deployment_state.present(name, places)["state"] for name in places.deployments()}
+    lines = [f"{name} {word(state, places)}\n" for name, state in states.items()]
     state_file.replace_file(places.map, "".join(lines), durable=False)
 
 
-def word(state: str) -> str:
-    """Return a state as the edge has it, without a space."""
-    return state.replace(" ", "_")
+def word(state: str, places: Places) -> str:
+    """Return a state as the edge has it, without a space: `lent` with the end of the lease in epoch seconds."""
+    until = lease.read(places) if state == LENT else None
+    return f"{LENT}_{until.until:.0f}" if until else state.replace(" ", "_")
 
 
 def operator(places: Places) -> str:

@@ -34,7 +34,7 @@ sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
 from vllm_spark.node import deployment_state, edge_admin, engine_api, host_layout, neighbours, state_writer  # noqa: E402
 from vllm_spark.node.deployment_state import GAVE_UP, PLACES, SERVING, WANTED  # noqa: E402
-from vllm_spark.node.engine_api import Document, Server, read  # noqa: E402
+from vllm_spark.node.engine_api import Document, EngineAddress, read  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
 from vllm_spark.node.unit_limits import READY_S, memory, needed  # noqa: E402
 
@@ -107,9 +107,9 @@ def gave_up(name: str) -> bool:
     return deployment_state.present(name, PLACES)["state"] == GAVE_UP
 
 
-def api_of(name: str) -> Server:
+def api_of(name: str) -> EngineAddress:
     """Return where the API of a deployment is; empty for a rank without one."""
-    return cast(Server, read(CONFIG_DIR / name / "liveness.json"))
+    return cast(EngineAddress, read(CONFIG_DIR / name / "liveness.json"))
 
 
 def drain(name: str, within_s: float, why: str) -> Document:
@@ -276,12 +276,8 @@ def switch(name: str, drain_s: float, memory_s: float, who: str) -> int:
     """Run all steps, and restore the old deployment if one fails. Returns the exit status."""
     why = f"for {name}, by {who}"
     units = states(PLACES.deployments())
-    if name not in units:
-        known = f"one of {', '.join(units)}" if units else "a deployment; nothing was deployed here"
-        say(
-            f"{name} is not on this Spark — expected: {known}. "
-            f"Fix: vllm-spark switch -e to={name}. It places it. See docs/runbooks/switch-refused.md"
-        )
+    if refused := neighbours.refusal(name, [*units], PLACES):
+        say(refused)
         return 2
     stop = occupants(units, name)
     runs = units[name]["ActiveState"] == "active" and not gave_up(name)

@@ -35,7 +35,7 @@ STOP_S = 300.0
 
 def wait(name: str, turn: Turn) -> str:
     """Wait for the turn, then for the memory. Returns an error; empty if the start may begin."""
-    said, deadline = "", 0.0
+    written, deadline = "", 0.0
     while True:
         if holder := turn.take():
             why = f"it waits for its turn to load: {holder} loads on this Spark"
@@ -46,8 +46,8 @@ def wait(name: str, turn: Turn) -> str:
             why = f"it waits for memory: {why}"
         else:
             return ""
-        if why != said:
-            said = why
+        if why != written:
+            written = why
             print(f"vllm-spark: {why}", flush=True)
             StateOf(name, PLACES).write(WANTED, why, after=(LOADING, WANTED))
         time.sleep(POLL_S)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from vllm_spark.node.deployment_state import (
     FAILED,
     GAVE_UP,
+    LEASE_OVER,
+    LENT,
     LOADING,
     NOT_STARTED,
     SERVING,
@@ -24,6 +26,8 @@ from vllm_spark.node.unit_limits import READY_S
 
 # A restart of the edge takes a few seconds. Looks are a minute apart.
 EDGE_S = 90.0
+# A program that has borrowed memory may end a little late.
+LEASE_S = 300.0
 # A boot takes two minutes.
 SILENT_S = 180.0
 # Any deploy within the certificate's last 90 days renews it (edge/authority.py). So many days are left for one.
@@ -39,6 +43,7 @@ FIXES: dict[str, tuple[int, str]] = {
     "not-started": (2, "`vllm-spark status` says why; `vllm-spark deploy` starts it."),
     "down": (2, "`vllm-spark status` says why; `vllm-spark collect -l {host}` has the cause."),
     "gave-up": (3, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it again."),
+    "lease-held": (1, "end that program, or `vllm-spark lend {host}` with more --hours."),
     "edge-down": (1, "`vllm-spark collect -l {host}` has the cause; `vllm-spark deploy` starts it."),
     "certificate": (1, "`vllm-spark deploy` renews it; replace a certificate of your own first."),
     "silent": (2, "look at its power, its lamp and its network; see docs/runbooks/spark-died.md."),
@@ -150,7 +155,9 @@ def judge(look: Look, memory: Memory) -> Iterator[Message]:
 def _subjects(look: Look, memory: Memory) -> Iterator[Subject]:
     for one in look.deployments:
         state, end = one.state["state"], f"{one.name} on {look.host} serves again"
-        yield Subject(f"vllm@{one.name}", None if state == STOPPED else state == SERVING, end, one)
+        yield Subject(f"vllm@{one.name}", None if state in (STOPPED, LENT) else state == SERVING, end, one)
+        held = state == LENT and one.state["why"].startswith(LEASE_OVER)
+        yield Subject(f"lease@{one.name}", not held, f"the memory of {one.name} on {look.host} is free again", one)
     if look.edge_fault is not None:
         yield Subject("edge-down", not look.edge_fault, f"the edge of {look.host} runs again")
     if look.certificate_end is not None:
@@ -174,6 +181,10 @@ def _troubles(one: Subject, look: Look, bad_since: float) -> Iterator[Message]:
     elif one.key.startswith("silent@") and one.well is False and look.now - bad_since >= SILENT_S:
         what = f"{one.key.partition('@')[2]} does not answer {look.host}"
         yield Message("silent", what, "it has no power, it is frozen, or its network is down", bad_since)
+    elif one.of and one.key.startswith("lease@"):
+        if one.well is False and look.now - bad_since >= LEASE_S:
+            what = f"{one.of.name} on {look.host} does not come back"
+            yield Message("lease-held", what, one.of.state["why"], bad_since, one.of.name)
     elif one.of:
         yield from _of_deployment(one.of, look, bad_since)
     elif one.key == "edge-down" and look.edge_fault and look.now - bad_since >= EDGE_S:

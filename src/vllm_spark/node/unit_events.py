@@ -2,7 +2,7 @@
 # Placed by vllm-spark, which knows it by this line.
 """Writes what systemd does with the unit of a deployment to its state and to the count of its starts. Units call it.
 
-state starts NAME     ExecCondition: the launch begins; status 78 if it must not
+state starts NAME     ExecCondition: the launch begins; status 78 if it must not, as while its memory is lent
 state ended NAME      ExecStopPost: the launch has ended, and systemd says how in SERVICE_RESULT, EXIT_CODE, EXIT_STATUS
 state gave-up NAME    OnFailure
 state edge            before the edge starts: the file of all states
@@ -21,9 +21,9 @@ from dataclasses import replace
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, endings, host_layout, state_writer  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, endings, host_layout, lease, state_writer  # noqa: E402  the path above leads to it
 from vllm_spark.node import starts as records  # noqa: E402
-from vllm_spark.node.deployment_state import FAILED, GAVE_UP, LOADING, PLACES, STOPPED, WANTED  # noqa: E402
+from vllm_spark.node.deployment_state import FAILED, GAVE_UP, LENT, LOADING, PLACES, STOPPED, WANTED  # noqa: E402
 from vllm_spark.node.endings import Asked  # noqa: E402
 from vllm_spark.node.starts import Moment, Record  # noqa: E402
 from vllm_spark.node.state_writer import StateOf  # noqa: E402
@@ -32,9 +32,12 @@ from vllm_spark.node.unit_limits import LIMIT_REACHED, NO_RESTART  # noqa: E402
 
 def starts(name: str) -> int:
     """Note the start of the unit. The rank of a pair waits for its peer, and its supervisor begins the start later.
-    Returns NO_RESTART for a deployment that has given up: its launch does not run. That of a pair does, without an
-    engine, because its supervisor tells the other rank."""
+    Returns NO_RESTART for a deployment that is lent or has given up: its launch does not run. That of a pair that gave
+    up does, without an engine, because its supervisor tells the other rank."""
     state, of_pair, now = StateOf(name, PLACES), has_supervisor(name), records.moment(PLACES)
+    if lent := lease.of(name, PLACES):
+        state.write(LENT, lent.why)
+        return NO_RESTART
     spark = f"the Spark of rank {rank(name)}" if of_pair else "this Spark"
     with_boot = PLACES.starts_with_boot(name)
     record = records.change(name, PLACES, lambda old: records.unit_begins(old, now, with_boot=with_boot, spark=spark))
@@ -62,7 +65,8 @@ def ended(name: str, environment: Mapping[str, str]) -> None:
         record = records.change(name, PLACES, lambda old: stopped(old, asked, now))
         gave_up = record.count.gave_up
         word = GAVE_UP if gave_up else WANTED if asked.returns else STOPPED
-        StateOf(name, PLACES).write(word, gave_up or asked.why)
+        lent = lease.of(name, PLACES) if word == STOPPED else None
+        StateOf(name, PLACES).write(LENT if lent else word, lent.why if lent else gave_up or asked.why)
     else:
         record = by_itself(name, environment, now, of_pair=of_pair)
     # What is no failed start leaves nothing of systemd's own count. A launch that fails before its start is one there.

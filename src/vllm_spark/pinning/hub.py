@@ -16,7 +16,7 @@ from huggingface_hub import HfApi
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.node.pull import hub_fetch
 from vllm_spark.node.pull.files import git_sha1
-from vllm_spark.node.pull.model_files import Entry, Manifest, ManifestError
+from vllm_spark.node.pull.model_files import FileEntry, Manifest, ManifestError
 from vllm_spark.pinning import hub_errors
 from vllm_spark.pinning.hub_errors import refusing
 from vllm_spark.pinning.resolution import Resolution
@@ -53,7 +53,7 @@ class Hub:
             raise RefusedError([_no_file(f"{repository}@{revision}", path, state)])
         if large:
             return Resolution(str(large.sha256), self._host())
-        # Of a small file the hub knows only git's own hash.
+        # The hub knows only git's own hash of a small file.
         with refusing(f"{repository}@{revision}", self.api().endpoint), tempfile.TemporaryDirectory() as folder:
             local = self.api().hf_hub_download(
                 repository, path, revision=revision, cache_dir=folder, etag_timeout=self.deadline_s
@@ -72,7 +72,7 @@ class Hub:
                 raise RefusedError([hub_errors.down(what, self.api().endpoint, str(error))]) from error
         return Resolution(Manifest(repository, revision, tuple(entries)).sha256, self._host())
 
-    def _entry(self, repository: str, revision: str, file: Entry, folder: str) -> Entry:
+    def _entry(self, repository: str, revision: str, file: FileEntry, folder: str) -> FileEntry:
         """Return the manifest's entry of a file. A small one is downloaded, because the hub knows only git's hash."""
         sha256 = file.sha256
         if not sha256:
@@ -85,7 +85,7 @@ class Hub:
             if git_sha1(content) != file.blob:
                 raise ManifestError(f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.blob}")
             sha256 = hashlib.sha256(content).hexdigest()
-        return Entry(file.path, file.size, sha256, sha256)
+        return FileEntry(file.path, file.size, sha256, sha256)
 
     def api(self) -> HfApi:
         """Return the library's client of this hub."""

@@ -90,8 +90,8 @@ def _report(pins: tuple[str, ...], python: str, platform: str) -> Iterator[Mappi
         except subprocess.TimeoutExpired as error:
             raise _no_wheels(pins, python, platform, f"pip took more than {DEADLINE_S:.0f} s") from error
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-            raise _no_wheels(pins, python, platform, (said or done.stderr.splitlines() or ["pip failed"])[-1])
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+            raise _no_wheels(pins, python, platform, (errors or done.stderr.splitlines() or ["pip failed"])[-1])
         found = json.loads(report.read_text(encoding="utf-8"))
     if markers.items() - found["environment"].items():
         raise _no_wheels(pins, python, platform, f"pip {found['pip_version']} judges only for its own Python")

@@ -127,7 +127,7 @@ def _resolve_one(
         of_file = ref.kind == "file"
         answer = source.file(repository, revision, ref.path) if of_file else source.manifest(repository, revision)
     elif ref.kind == "packages":
-        # Of what the packages need there is a new release every week, so that each run would report a move.
+        # What the packages need has a new release every week, so that each run would report a move.
         if old:
             return lock, PinChange(ref, old, old, applied=False)
         answer = source.packages(ref.pins, ref.python, ref.platforms)

@@ -65,6 +65,20 @@ def names(folders: Sequence[Path]) -> dict[str, Path]:
     return files
 
 
+def relatives(recipe: Document, folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the recipes whose text names a model of the same family, as `names` does: all that the toolkit proposes
+    of the family, and perhaps others. A recipe without an architecture has none."""
+    if "architecture" not in recipe["model"]:
+        return {}
+    family = architecture.of_recipe(recipe, recipe["model"]["architecture"]).family
+    files = [file for folder in folders for file in (folder / "architectures").glob("*.yml")]
+    # A recipe that brings its own architecture has the name of the family.
+    kin = [family, *(file.stem for file in files if family in file.read_text(errors="replace"))]
+    texts = {name: file.read_text(errors="replace") for name, file in names(folders).items()}
+    named = {name: text for name, text in texts.items() if any(one in text for one in kin)}
+    return {name: names(folders)[name] for name, text in named.items() if "\nkept_for:" not in text}
+
+
 def load(name: str, folders: Sequence[Path] = (paths.RECIPES,)) -> Recipe:
     """Read a recipe by name. Raises RefusedError with every fault of it."""
     known = names(folders)

@@ -10,14 +10,14 @@ from typing import Any
 
 from vllm_spark.recipe.attention_layers import Attention, LatentAttention
 from vllm_spark.recipe.mixer import Mixer
-from vllm_spark.recipe.state_layers import GatedDelta, Mamba2, ShortConvolution, State
+from vllm_spark.recipe.state_layers import GatedDelta, Mamba2, ShortConvolution, StateMixer
 
 KINDS: Mapping[str, Callable[..., Mixer]] = {
     "sliding": Attention,
     "full": Attention,
     "borrowed": Attention,
     "mla": LatentAttention,
-    "linear": State,
+    "linear": StateMixer,
     "gated-delta": GatedDelta,
     "mamba-2": Mamba2,
     "short-convolution": ShortConvolution,

@@ -47,6 +47,9 @@ PLANNED_FLAGS = {
 # The name of a flag in args, with the keys of --FLAG.KEY. recipes/schema.json has the same pattern.
 FLAG_NAME = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_+-]+)*")
 
+# Ray serves the pair of the field reports; more ranks use mp.
+RAY_NODES = 2
+
 RAY_PIN = re.compile(r"ray(\[[a-z,]+\])?==")
 
 
@@ -129,15 +132,26 @@ def _words(value: object) -> list[str]:
 
 def _topology_faults(document: Document) -> Iterator[Fault]:
     topology = document["topology"]
-    if topology["tensor_parallel"] != topology["nodes"]:
+    nodes, tensor, stages = topology["nodes"], topology["tensor_parallel"], stages_of(document)
+    if tensor * stages != nodes:
+        split = f" and pipeline_parallel: {stages}" if stages > 1 else ""
         yield Fault(
-            f"topology.tensor_parallel: {topology['tensor_parallel']}",
-            f"{topology['nodes']}, because a Spark has one GPU",
+            f"topology.tensor_parallel: {tensor}{split}",
+            f"{nodes // stages}, because a Spark has one GPU"
+            if nodes % stages == 0
+            else f"a product of {nodes}, because a Spark has one GPU",
         )
-    if topology["nodes"] == 1 and topology["executor"] == "ray":
+    if nodes == 1 and topology["executor"] == "ray":
         yield Fault("topology.executor: ray", "uni or mp, because one Spark needs no Ray")
-    if topology["nodes"] > 1 and topology["executor"] == "uni":
-        yield Fault("topology.executor: uni", "mp or ray for two Sparks")
+    if nodes > RAY_NODES and topology["executor"] == "ray":
+        yield Fault("topology.executor: ray", f"mp, because Ray serves two Sparks and the recipe is for {nodes}")
+    if nodes > 1 and topology["executor"] == "uni":
+        yield Fault("topology.executor: uni", "mp or ray for two Sparks, mp for more")
+
+
+def stages_of(document: Document) -> int:
+    """Return the stages of layers that a recipe divides its ranks into; 1 without pipeline parallelism."""
+    return int(document["topology"].get("pipeline_parallel", 1))
 
 
 def _mount_faults(document: Document) -> Iterator[Fault]:

@@ -12,7 +12,7 @@ STATE_WIDTH, CONVOLUTION_WIDTH = 4, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State(Mixer):
+class StateMixer(Mixer):
     """A layer with a state of fixed size and no cache, whose dimensions no other kind describes."""
 
     part: ClassVar[str] = "linear"

@@ -16,7 +16,7 @@ FILE = paths.RECIPES / "variables.yml"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class VariableOwner:
     """One entry of the file, which explains the fields."""
 
     owner: str  # toolkit, image, engine or user
@@ -25,22 +25,22 @@ class Entry:
     names: tuple[str, ...] = ()
 
 
-UNLISTED = Entry("user", "", "")
+UNLISTED = VariableOwner("user", "", "")
 
 
 @lru_cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[VariableOwner, ...]:
     """Return the entries in the file's order."""
     listed = documents.read_yaml(FILE)["variables"]
-    return tuple(Entry(**{**entry, "names": tuple(entry["names"])}) for entry in listed)
+    return tuple(VariableOwner(**{**entry, "names": tuple(entry["names"])}) for entry in listed)
 
 
 @lru_cache
-def _exact() -> Mapping[str, Entry]:
+def _exact() -> Mapping[str, VariableOwner]:
     return {name: entry for entry in entries() for name in entry.names if "*" not in name}
 
 
-def of(name: str) -> Entry:
+def of(name: str) -> VariableOwner:
     """Return the entry of a variable: of its exact name, else of the first pattern that it matches."""
     if name in _exact():
         return _exact()[name]

@@ -26,11 +26,6 @@ class Candidate(NamedTuple):
     speed: Prediction
     streams: int
 
-    @property
-    def family(self) -> str | None:
-        """The family of the model's architecture."""
-        return architecture.of_recipe(self.recipe, self.recipe["model"]["architecture"]).family
-
 
 class Advice(NamedTuple):
     """A recommended recipe, its speed in tok/s on the text with the lowest acceptance, and the line for an operator."""
@@ -40,6 +35,11 @@ class Advice(NamedTuple):
     line: str
 
 
+def family(recipe: Document) -> str:
+    """Return the family of the architecture of a recipe's model."""
+    return architecture.of_recipe(recipe, recipe["model"]["architecture"]).family
+
+
 def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
     """Return the recommended recipes: the fastest ones of the same model, and those of the same family.
 
@@ -47,10 +47,10 @@ def advice(own: Candidate, others: Sequence[Candidate]) -> list[Advice]:
     """
     model = own.recipe["model"]["architecture"]
     same = [one for one in others if one.recipe["model"]["architecture"] == model]
-    family = [one for one in others if one not in same and one.family == own.family]
+    kin = [one for one in others if one not in same and family(one.recipe) == family(own.recipe)]
     return [
         *_told(_fastest(own, same, FASTER), lambda _: "the same model"),
-        *_told(_fastest(own, family, MUCH_FASTER), lambda name: f"another model of the family, {name}"),
+        *_told(_fastest(own, kin, MUCH_FASTER), lambda name: f"another model of the family, {name}"),
     ]
 
 

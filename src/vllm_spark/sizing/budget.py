@@ -17,9 +17,10 @@ from typing import Any
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB, gib
+from vllm_spark.recipe import rules
 from vllm_spark.recipe.attention_layers import Attention
 from vllm_spark.recipe.host_memory import Taken
-from vllm_spark.sizing import memory, recipe_engine, request_limits
+from vllm_spark.sizing import memory, recipe_engine, reference_spark, request_limits
 
 BUDGETS_TOO_LARGE = register("budgets-too-large", runbook="several-servers")
 BUDGET_UNKNOWN = register("budget-unknown", runbook="several-servers")
@@ -27,10 +28,12 @@ BUDGET_UNKNOWN = register("budget-unknown", runbook="several-servers")
 # What an engine takes beside weights and cache: its CUDA context and its graphs, and what grows under load with the
 # tokens of one step.
 IDLE_BYTES, GROWTH_BYTES, GROWTH_TOKENS = int(1.1 * GIB), int(1.1 * GIB), 8192
+# What the host itself has of the memory before a server starts; of a look-alike, which is smaller than a Spark, a part.
+HOST_BYTES, HOST_PART = reference_spark.HOST_BYTES, 6
 # The engine compares shares of the memory; two digits are what a person reads.
 SHARE_STEPS = 100
 # Flags with which the cache of a rank is another one, and the widths of its numbers without scales beside them.
-OTHER_CACHE = frozenset(("num-gpu-blocks-override", "pipeline-parallel-size", "decode-context-parallel-size"))
+OTHER_CACHE = frozenset(("num-gpu-blocks-override", "decode-context-parallel-size"))
 WHOLE_BYTES = (1.0, 2.0)
 # The key of `memory` of a plan whose cache no recipe sets.
 DIVIDED_KEY = "divided"
@@ -43,7 +46,7 @@ class Budget:
     - `engine`: beside weights and cache; `host`: its processes and what flags put on the host
     - `peak`: of a start; 0 if it needs no more than the server that is ready
     - `request`: the cache of one request of `longest` tokens, 0 if it is not known
-    - `fixed`: the recipe or the overrides set the cache
+    - `fixed`: the recipe or the overrides set the cache, or there is none, as in an encoder
     """
 
     name: str
@@ -69,7 +72,8 @@ class Budget:
 
 
 def of_recipe(name: str, recipe: Document) -> Budget:
-    """Return the budget of a resolved recipe; its cache is that of `memory.kv_cache_bytes`, or 0 until it is divided.
+    """Return the budget of a resolved recipe; its cache is that of `memory.kv_cache_bytes`, or 0: of an encoder, and
+    of others until it is divided.
 
     Raises RefusedError if nothing tells the size of the weights."""
     model, taken = memory.model_of(recipe), memory.taken_parts(recipe)
@@ -80,17 +84,17 @@ def of_recipe(name: str, recipe: Document) -> Budget:
             expected="model.architecture with model.layout, or model.size_bytes, in the recipes of a shared Spark",
             fix=f"set model.size_bytes in the recipe of {name}, or `active: false` on all but one deployment there.",
         )
-    fixed = "kv_cache_bytes" in recipe["memory"] and DIVIDED_KEY not in recipe["memory"]
+    fixed = memory.is_encoder(recipe) or ("kv_cache_bytes" in recipe["memory"] and DIVIDED_KEY not in recipe["memory"])
     batched, request, longest = recipe_engine.batched_tokens(recipe), 0, 0
     if model:
         longest = request_limits.longest(recipe, model.architecture)
-        request = model.cache(recipe["topology"]["tensor_parallel"]).request_bytes(longest, batched)
+        request = memory.request_bytes(recipe, model, longest)
     return Budget(
         name=name,
         weights=weights,
         engine=IDLE_BYTES + GROWTH_BYTES * batched // GROWTH_TOKENS + _sum(part for part in taken if part.inside),
         host=_sum(part for part in taken if not (part.inside or part.disk)),
-        cache=int(recipe["memory"]["kv_cache_bytes"]) if fixed else 0,
+        cache=int(recipe["memory"].get("kv_cache_bytes", 0)) if fixed else 0,
         peak=memory.loading_peak_bytes(recipe),
         floor=memory.floor_bytes(recipe),
         request=request,
@@ -115,7 +119,7 @@ def divided(budgets: Sequence[Budget], total: int) -> list[Budget]:
     request first, and then an equal part of what is left beside all weights, engines, processes and the floor."""
     least = [budget if budget.fixed else replace(budget, cache=_whole(budget.request)) for budget in budgets]
     sharers = sum(not budget.fixed for budget in least)
-    more = (total - needed(least)) // GIB // max(1, sharers) * GIB
+    more = (total - needed(least, total)) // GIB // max(1, sharers) * GIB
     return [budget if budget.fixed or more <= 0 else replace(budget, cache=budget.cache + more) for budget in least]
 
 
@@ -124,11 +128,15 @@ def _whole(size: int) -> int:
     return max(1, math.ceil(size / GIB)) * GIB
 
 
-def needed(budgets: Sequence[Budget]) -> int:
-    """Return what all take together with the floor: one loads at a time, beside the others."""
-    return (
-        sum(budget.total for budget in budgets) + max(budget.most - budget.total for budget in budgets) + floor(budgets)
-    )
+def host_bytes(total: int) -> int:
+    """Return what the host itself has of the memory. The floor is beside it: a start waits until it is available."""
+    return min(HOST_BYTES, total // HOST_PART)
+
+
+def needed(budgets: Sequence[Budget], total: int) -> int:
+    """Return what all take together with the host and the floor: one loads at a time, beside the others."""
+    loading = max(budget.most - budget.total for budget in budgets)
+    return sum(budget.total for budget in budgets) + loading + floor(budgets) + host_bytes(total)
 
 
 def share(budget: Budget, total: int) -> float:
@@ -142,7 +150,7 @@ def with_budget(recipe: Document, budget: Budget, total: int) -> dict[str, Any]:
     taken = memory.taken_parts(recipe)
     base, inside = _sum(part for part in taken if part.base), _sum(part for part in taken if part.inside)
     own = {
-        "kv_cache_bytes": budget.cache,
+        **({} if memory.is_encoder(recipe) else {"kv_cache_bytes": budget.cache}),
         "utilization": share(budget, total),
         memory.WORKSPACE_KEY: budget.engine - inside + base,
         **({} if budget.fixed else {DIVIDED_KEY: True}),
@@ -152,13 +160,13 @@ def with_budget(recipe: Document, budget: Budget, total: int) -> dict[str, Any]:
 
 def refusals(host: str, budgets: Sequence[Budget], total: int) -> Iterator[Refusal]:
     """Yield the refusal of a host whose budgets do not fit together, with the table of who has what."""
-    if (sum_ := needed(budgets)) <= total:
+    if (sum_ := needed(budgets, total)) <= total:
         return
     names = [budget.name for budget in budgets]
     rows = "; ".join(row(budget) for budget in budgets)
     yield BUDGETS_TOO_LARGE(
         what=f"{' and '.join(names)} are active on {host} and need {gib(sum_)} of {gib(total)}: {rows}; "
-        f"{gib(floor(budgets))} stay free for the host",
+        f"the host itself has {gib(host_bytes(total))}, and {gib(floor(budgets))} stay free",
         expected=f"budgets of {gib(total)} together",
         fix=f"set `active: false` on all but one of {', '.join(names)}, or lower overrides.args.max-model-len or "
         "overrides.memory.kv_cache_bytes of one of them.",
@@ -179,10 +187,10 @@ def table(host: str, budgets: Sequence[Budget], total: int) -> Iterator[str]:
     for budget in budgets:
         holds = f": {budget.cache / budget.request:.1f} requests of {budget.longest:,} tokens" if budget.request else ""
         yield f"memory of {host}: {row(budget)}{holds}"
-    both = sum(budget.total for budget in budgets)
+    both, own, free = sum(budget.total for budget in budgets), host_bytes(total), floor(budgets)
     yield (
-        f"memory of {host}: {gib(both)} of {gib(total)} together, {gib(floor(budgets))} stay free for the host, "
-        f"{gib(total - both - floor(budgets))} left"
+        f"memory of {host}: {gib(both)} of {gib(total)} together, the host itself has {gib(own)}, "
+        f"{gib(free)} stay free, {gib(total - both - own - free)} left"
     )
 
 
@@ -194,7 +202,7 @@ def cache_tokens(recipe: Document) -> int | None:
     (sizing/kv_cache.py).
     """
     model = memory.model_of(recipe) if "kv_cache_bytes" in recipe["memory"] else None
-    if model is None or "drafter" in recipe or OTHER_CACHE & recipe["args"].keys():
+    if model is None or "drafter" in recipe or OTHER_CACHE & recipe["args"].keys() or rules.stages_of(recipe) > 1:
         return None
     cache = model.cache(recipe["topology"]["tensor_parallel"])
     (group, *others), mixers = cache.groups, model.architecture.attention

@@ -1,6 +1,6 @@
 """A recipe on three, four or eight Sparks that nobody has bought yet: cables, addresses, memory of each rank, forecast.
 
-It is for `plan --sparks`. Nothing deploys it. Pure but for the files of rules and known issues.
+It is for `plan --sparks`. Pure but for the files of rules and known issues.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.inventory import cabling
 from vllm_spark.inventory.cabling import Link, Rule, Shape
-from vllm_spark.recipe import known_issues
+from vllm_spark.recipe import heads, known_issues
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import forecast, host_files, memory, request_limits, speed_floor, tensor_parallel
 from vllm_spark.sizing.constants import Constants
@@ -21,7 +21,7 @@ from vllm_spark.sizing.memory import Fit, MemoryModel
 
 CABLE_PLAN = register("cable-plan", runbook="plan-no-go")
 
-NOT_DEPLOYED = "the toolkit deploys a server on one Spark or two, so it does not deploy this one"
+NOT_DEPLOYED = "the toolkit deploys a server over one cable or a switch, so it does not deploy this one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def plan(recipe: Document, wanted: Wanted, constants: Constants) -> CablePlan:
         forecast=replace(
             foreseen,
             refusals=[*refusals, *foreseen.refusals],
-            notes=[*foreseen.notes, *known_issues.notes(subject, wanted.accepted), NOT_DEPLOYED],
+            notes=[*foreseen.notes, *known_issues.notes(subject, wanted.accepted), server.how()],
         ),
     )
 
@@ -110,7 +110,7 @@ class _Server:
         """Return the server with the most ranks that share the heads evenly. Those of an unknown model share all."""
         model, sparks = memory.model_of(recipe), wanted.sparks
         sizes = (ranks for ranks in range(sparks, 0, -1) if sparks % ranks == 0)
-        tensor = next(size for size in sizes if not (model and tensor_parallel.uneven(model.architecture, size)))
+        tensor = next(size for size in sizes if not (model and heads.uneven(model.architecture, size)))
         return cls(tensor_parallel.on_ranks(recipe, sparks, tensor), wanted, model, tensor, sparks // tensor)
 
     def forecast(self, constants: Constants) -> Forecast:
@@ -140,34 +140,28 @@ class _Server:
         )
 
     def _fit(self, model: MemoryModel, rank: int) -> Fit:
-        """Return the division of one rank's memory. The head holds more, and the ends of a pipeline hold other parts.
-
-        A rank of a stage holds the cache of its own layers.
-        """
+        """Return the division of one rank's memory. The head holds more, the ends of a pipeline other parts."""
         tokens = self.wanted.request.context or request_limits.longest(self.recipe, model.architecture)
         fit = memory.fit(self.recipe, model, self.wanted.memory, tokens)
         if self.stages > 1:
-            less = fit.weights - self._stage_bytes(model, rank // self.tensor)
+            own = [model.stage_bytes(self.tensor, self.stages, stage) for stage in range(self.stages)]
+            less = max(own) - own[rank // self.tensor]
             fixed = "kv_cache_bytes" in self.recipe["memory"]
             fit = replace(
                 fit,
                 weights=fit.weights - less,
                 room=fit.room + (0 if fixed else less),
                 reserved=fit.reserved - (less if fixed else 0),
-                request=max(1, fit.request // self.stages),
             )
         head = [] if rank else [Taken("held by the head alone", "", self._head_bytes(), base=True)]
         return replace(fit, parts=[*fit.parts, *head])
 
-    def _stage_bytes(self, model: MemoryModel, stage: int) -> int:
-        """Return the weights of a rank of one stage: the layers of the largest one, and the parts of the ends."""
-        ends = {"embedding": 0, "vision": 0, "head": self.stages - 1}
-        layers = -(-model.architecture.layers // self.stages) / model.architecture.layers
-        return sum(
-            int(size * layers) if part not in memory.NOT_IN_LAYERS else size
-            for part, size in model.loaded_bytes(self.tensor).items()
-            if ends.get(part, stage) == stage
-        )
+    def how(self) -> str:
+        """Return how the toolkit deploys the server, or that it does not."""
+        if self.wanted.fabric != "switch":
+            return NOT_DEPLOYED
+        topology = ", ".join(f"{key}: {value}" for key, value in self.recipe["topology"].items())
+        return f"the toolkit deploys it by a recipe with `topology: {{{topology}}}`"
 
     def _head_bytes(self) -> int:
         """Return what the head holds beside the processes that every rank has."""
@@ -188,7 +182,7 @@ class _Server:
         if self.model is None:
             yield "memory, speed and heads are not known: the recipe has no model.architecture and model.layout"
         elif self.stages > 1:
-            uneven = ", ".join(tensor_parallel.uneven(self.model.architecture, self.wanted.sparks))
+            uneven = ", ".join(heads.uneven(self.model.architecture, self.wanted.sparks))
             yield (
                 f"{self.wanted.sparks} ranks cannot share {uneven} evenly, so that {self.stages} stages of a pipeline "
                 "follow one another: one request is no faster than on one stage, and the forecast has no hops"

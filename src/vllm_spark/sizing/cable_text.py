@@ -22,7 +22,7 @@ def lines(plan: CablePlan, recipe: Document) -> list[str]:
     """Return the plan as text. A shape that a rule refuses has nothing to be cabled, and so only the first line."""
     wanted, forecast = plan.wanted, plan.forecast
     shape = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}"
-    title = f"{shape}: {forecast.verdict}; the toolkit does not deploy it"
+    title = f"{shape}: {forecast.verdict}" + ("" if wanted.fabric == "switch" else "; the toolkit does not deploy it")
     if plan.rule.verdict == cabling.REFUSED:
         return [title]
     own = replace(forecast, fits=_grouped(forecast.fits))

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from vllm_spark.core import strict_yaml
+from vllm_spark.core import removed, strict_yaml
 from vllm_spark.core.refusal import RefusedError, register
+from vllm_spark.inventory.link_timing import Timing
 from vllm_spark.sizing.load import Load
 
 INVENTORY_REFUSED = register("inventory-refused", runbook="inventory-refused")
@@ -27,6 +28,10 @@ HOLDS = 0.9
 
 # Widths in bytes per weight above which a kernel works on 16 bits, and on 8.
 BYTE, HALF = 1.5, 0.8
+
+
+# How many times the link's time a message of few bytes takes more than one of many.
+FEW_BYTES_MORE = 4.0
 
 
 class HeldOut(TypedDict):
@@ -81,6 +86,7 @@ class Constants:
     eager_s: float
     all_reduce_s: float
     link: float
+    many_bytes_s: float
     verify_s: float
     experts_used: float
     compute_16: float
@@ -144,16 +150,21 @@ def constants_of(overrides: Mapping[str, float]) -> Constants:
     return Constants(**values, own=frozenset(overrides))
 
 
-def of_site(overrides: Mapping[str, float]) -> Constants:
-    """Return the constants of a Spark with those of vllm_roofline. Raises RefusedError for an unknown name or value."""
+def of_site(overrides: Mapping[str, float], timing: Timing | None = None) -> Constants:
+    """Return the constants of a Spark with those of vllm_roofline. Raises RefusedError for an unknown name or value.
+
+    `timing` is that of the all-reduces between the Sparks of a server, inside what a Spark can have; what the owner
+    sets counts before it. Those that release 0.1.0 had and this one has not are left out (removed.roofline_notes).
+    """
     try:
-        known = constants_of(overrides)
-        for name in overrides:
+        kept = {name: overrides[name] for name in overrides if name not in removed.ROOFLINE}
+        known = constants_of(kept)
+        for name in kept:
             least, most = spark()["bounds"][name]
             value = getattr(known, name)
             if not least <= value <= most:
                 raise ValueError(f"{name} {value:g}; a Spark has {least:g} to {most:g}")
-        return known
+        return constants_of({**_timed(timing), **kept} if timing and timing.counts else kept)
     except (TypeError, ValueError) as error:
         refusal = INVENTORY_REFUSED(
             what=f"vllm_roofline: {error}",
@@ -161,3 +172,17 @@ def of_site(overrides: Mapping[str, float]) -> Constants:
             fix="correct vllm_roofline in the inventory.",
         )
         raise RefusedError([refusal]) from error
+
+
+def _timed(timing: Timing) -> dict[str, float]:
+    """Return the constants with which an all-reduce takes both times (roofline.all_reduce_s), inside the bounds."""
+    (few, short), (many, long) = ((timing.sent(size), us * 1e-6) for size, us in timing.calls)
+    few *= 1 + FEW_BYTES_MORE
+    link = (many - few) / max(long - short - spark()["constants"]["many_bytes_s"], 1e-9)
+    found = {"link": _inside("link", link)}
+    return found | {"all_reduce_s": _inside("all_reduce_s", short - few / found["link"])}
+
+
+def _inside(name: str, value: float) -> float:
+    least, most = spark()["bounds"][name]
+    return min(most, max(least, value))

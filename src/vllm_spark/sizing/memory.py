@@ -14,7 +14,8 @@ from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.core.units import GIB, gib
 from vllm_spark.inventory import rank_group
-from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import architecture, flag_names, flag_types, host_memory, roles, rules
 from vllm_spark.recipe.architecture import Architecture
 from vllm_spark.recipe.host_memory import Taken
 from vllm_spark.sizing import kv_cache, layout, recipe_engine
@@ -81,6 +82,17 @@ class MemoryModel:
             sizes["drafter"] = int(drafter / tensor_parallel)
         return sizes
 
+    def stage_bytes(self, tensor_parallel: int, stages: int, stage: int) -> int:
+        """Return the weights of a rank of one stage of a pipeline: the layers of the largest one, and the parts of the
+        ends."""
+        ends = {"embedding": 0, "vision": 0, "head": stages - 1}
+        layers = -(-self.architecture.layers // stages) / self.architecture.layers
+        return sum(
+            int(size * layers) if part not in NOT_IN_LAYERS else size
+            for part, size in self.loaded_bytes(tensor_parallel).items()
+            if ends.get(part, stage) == stage
+        )
+
     def cache(self, tensor_parallel: int) -> kv_cache.Cache:
         """Return the cache of one rank, with that of the drafter's own layers."""
         use = kv_cache.Use(self.drafter, self.drafted, self.prefix_caching)
@@ -106,6 +118,13 @@ def model_of(recipe: Document) -> MemoryModel | None:
         prefix_caching=recipe["args"].get("enable-prefix-caching", True) is not False,
         moe_backend=str(recipe["args"].get("moe-backend", "marlin")).replace("-", "_").lower(),
     )
+
+
+def is_encoder(recipe: Document) -> bool:
+    """Return True for a server without a cache: of another role than a chat, with neither an architecture nor a cache
+    in bytes. The recipe of a decoder has one of them."""
+    known = "architecture" in recipe["model"] or "kv_cache_bytes" in recipe["memory"]
+    return roles.of(recipe) != CHAT and not known
 
 
 def loads_towers(args: Document) -> bool:
@@ -151,7 +170,7 @@ def loading_peak_bytes(recipe: Document) -> int:
     measured = recipe["memory"].get("loading_peak_bytes")
     if measured is not None or "checkpoint" not in recipe["model"]:
         return int(measured or 0)
-    return int(file_bytes(recipe) / recipe["topology"]["tensor_parallel"])
+    return int(file_bytes(recipe) / recipe["topology"]["nodes"])
 
 
 def needed_bytes(recipe: Document, total_bytes: int) -> int:
@@ -171,9 +190,14 @@ def reserved_bytes(recipe: Document, total_bytes: int) -> int:
 
 
 def held_bytes(recipe: Document, model: MemoryModel | None, parts: Sequence[Taken]) -> int:
-    """Return the weights in the engine's own memory, without those that flags move to the host's."""
-    tensor_parallel = recipe["topology"]["tensor_parallel"]
-    weights = sum(model.loaded_bytes(tensor_parallel).values()) if model else file_bytes(recipe) // tensor_parallel
+    """Return the weights in the engine's own memory, without those that flags move to the host's; of a pipeline, those
+    of its fullest stage."""
+    tensor_parallel, stages = recipe["topology"]["tensor_parallel"], rules.stages_of(recipe)
+    weights = (
+        max(model.stage_bytes(tensor_parallel, stages, stage) for stage in range(stages))
+        if model
+        else file_bytes(recipe) // recipe["topology"]["nodes"]
+    )
     return max(0, weights - sum(part.bytes for part in parts if part.weights))
 
 
@@ -185,7 +209,10 @@ def rank_bytes(recipe: Document) -> int:
 def weights_alone(recipe: Document, memory: MemoryFacts) -> Iterator[str]:
     """Yield what is known of the memory of a recipe that names no architecture: its weights, and what they leave."""
     weights, reserved = rank_bytes(recipe), reserved_bytes(recipe, memory["total"])
-    if weights and reserved > weights:
+    if weights and is_encoder(recipe):
+        asked = f"the engine asks for {gib(reserved)} at its start"
+        yield f"weights take {gib(weights)}, and an encoder has no cache; {asked}"
+    elif weights and reserved > weights:
         yield (
             f"weights take {gib(weights)} a rank of the {gib(reserved)} that the engine reserves, which leaves "
             f"{gib(reserved - weights)} for cache and workspace; whether that is enough is not known"
@@ -307,12 +334,10 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
 
     `measured_peak` is the peak of a start on the owner's Sparks in bytes; 0 is not known.
     """
-    tensor_parallel = recipe["topology"]["tensor_parallel"]
     reserved = reserved_bytes(recipe, memory["total"])
     taken = taken_parts(recipe)
     weights, workspace = held_bytes(recipe, model, taken), workspace_bytes(recipe)
     inside = [part for part in taken if part.inside]
-    cache = model.cache(tensor_parallel)
     return Fit(
         total=memory["total"],
         available=memory["available"],
@@ -324,11 +349,17 @@ def fit(recipe: Document, model: MemoryModel, memory: MemoryFacts, context: int,
         room=recipe["memory"].get(
             "kv_cache_bytes", reserved - weights - workspace - sum(part.bytes for part in inside)
         ),
-        request=cache.request_bytes(context, recipe_engine.batched_tokens(recipe)),
+        request=request_bytes(recipe, model, context),
         context=context,
         parts=[*inside, *beside(recipe)],
         asked=int(host_memory.utilization(recipe) * memory["total"]) if "kv_cache_bytes" in recipe["memory"] else 0,
     )
+
+
+def request_bytes(recipe: Document, model: MemoryModel, tokens: int) -> int:
+    """Return the cache of one request of so many tokens on a rank. One of a pipeline holds that of its own layers."""
+    cache = model.cache(recipe["topology"]["tensor_parallel"])
+    return max(1, cache.request_bytes(tokens, recipe_engine.batched_tokens(recipe)) // rules.stages_of(recipe))
 
 
 def floor_bytes(recipe: Document) -> int:

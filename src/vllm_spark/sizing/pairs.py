@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
+from vllm_spark.core.units import GB
 from vllm_spark.sizing import memory, reference_spark
 from vllm_spark.sizing.constants import Constants
 
@@ -37,6 +38,8 @@ def notes(recipe: Document, site: Constants) -> Iterator[str]:
     """Yield what to measure before such a server is chosen for its speed."""
     if unranked(recipe, site):
         yield (
-            "one Spark holds this mixture of experts, and may be as fast: time two all-reduces (all_reduce_perf of "
-            "nccl-tests at 10 KB and at 64 MB) and set all_reduce_s and link in vllm_roofline to foresee which is"
+            "one Spark holds this mixture of experts, and may be as fast: `ansible-playbook fabric.yml -e "
+            "time_all_reduce=true` times the all-reduces of these Sparks, from which plan foresees which is"
         )
+    elif recipe["topology"]["nodes"] > 1 and site.own >= TIMED:
+        yield f"all-reduces as timed here: {site.all_reduce_s * 1e6:.0f} µs and {site.link / GB:.1f} GB/s"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from vllm_spark.core.types import FabricFacts, Facts, MemoryFacts
 from vllm_spark.core.units import GIB
+from vllm_spark.node.supervise.rank import MOST_RANKS
 
-HOSTS = ("spark1", "spark2")
+HOSTS = tuple(f"spark{number}" for number in range(1, MOST_RANKS + 1))
 
 # The total that CUDA reports on a Spark (121.7 GiB), and the part that is available without a desktop.
 MEMORY: MemoryFacts = {"total": 130663706624, "available": 120259084288}
@@ -30,7 +31,7 @@ def facts(nodes: int, size_gb: int) -> dict[str, Facts]:
     return {name: {"memory": memory(size_gb)} for name in names}
 
 
-# The two lanes of one cable as in NVIDIA's connect-two-sparks playbook: netdev, HCA, PCI address, subnet.
+# The two lanes of one cable or of a switch as in NVIDIA's connect-two-sparks: netdev, HCA, PCI address, subnet.
 LANES = (
     ("enp1s0f1np1", "rocep1s0f1", "0000:01:00.1", "192.168.177"),
     ("enP2p1s0f1np1", "roceP2p1s0f1", "0002:01:00.1", "192.168.178"),

@@ -132,10 +132,14 @@ def layers_s(architecture: Architecture, constants: Constants) -> float:
 
 
 def all_reduce_s(architecture: Architecture, tokens: int, load: Load, constants: Constants) -> float:
-    """Return the time of one all-reduce over the ranks: each sends and receives its part of the others' (a ring)."""
+    """Return the time of one all-reduce over the ranks: each sends and receives its part of the others' (a ring).
+
+    NCCL sends few bytes by a protocol that begins at once and takes more than the link's time for each, and many by one
+    that begins later.
+    """
     ranks = load.tensor_parallel
-    message = tokens * architecture.hidden * UNQUANTISED * 2 * (ranks - 1) / ranks
-    return constants.all_reduce_s + message / constants.link
+    sent = tokens * architecture.hidden * UNQUANTISED * 2 * (ranks - 1) / ranks / constants.link
+    return constants.all_reduce_s + sent + min(hardware.FEW_BYTES_MORE * sent, constants.many_bytes_s)
 
 
 def _mixing_s(architecture: Architecture, load: Load, constants: Constants, triton: bool) -> float:

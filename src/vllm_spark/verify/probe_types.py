@@ -66,7 +66,7 @@ class SupervisorState(TypedDict, total=False):
 
 class Probe(TypedDict):
     """The result of one probe of a host. `lines` are the log lines since the cursor of the previous probe.
-    `responses` is by id."""
+    `responses` is by id; `edge` is what the edge of the host has answered, if it was asked with the engine."""
 
     unit: Mapping[str, str]
     running_s: float

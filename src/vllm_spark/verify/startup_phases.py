@@ -90,7 +90,7 @@ _MARKS = (
     _mark(Phase.STARTING, r"non-default args: |Initializing a V1 LLM engine |Local node IP: "),
     # src/vllm_spark/node/supervise
     _mark(Phase.STARTING, r"vllm-spark: waiting for (?P<peer>\S+)", detail="waiting for {peer}", restart=True),
-    _mark(Phase.STARTING, r"vllm-spark: (?P<peer>\S+) is here", detail="{peer} is here", restart=True),
+    _mark(Phase.STARTING, r"vllm-spark: (?P<peers>.+ (?:is|are) here);", detail="{peers}", restart=True),
     # v1/executor/ray_utils.py: the head waits for the other Spark to join, up to half an hour.
     _mark(
         Phase.STARTING,

@@ -36,8 +36,14 @@ def spark_facts(facts: dict[str, Any], count: int, *, cabled: bool = True) -> di
 
 
 def proposed(facts: dict[str, Any], wish: str | None) -> list[dict[str, Any]]:
-    recipe = loader.load(wish).document if wish in loader.names([paths.RECIPES]) else wish
+    recipe = [loader.load(wish).document] if wish and wish in loader.names([paths.RECIPES]) else wish
     return proposal.deployments(recipe, facts, [paths.RECIPES], SILENT)
+
+
+def of_names(facts: dict[str, Any], *names: str) -> list[tuple[str, str, list[str]]]:
+    """Return the deployments of several recipes."""
+    recipes = [loader.load(name).document for name in names]
+    return [tuple(one.values()) for one in proposal.deployments(recipes, facts, [paths.RECIPES], SILENT)]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,42 @@ def test_a_recipe_for_the_sparks(
 ) -> None:
     entries = proposed(spark_facts(facts, count, cabled=cabled), wish)
     assert [tuple(entry.values()) for entry in entries] == expected
+
+
+def test_several_recipes_share_each_spark(facts: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    known = spark_facts(facts, 2, cabled=False)
+    assert of_names(known, "gpt-oss-20b", "bge-m3") == [
+        ("gpt-1", "gpt-oss-20b", ["spark1"]),
+        ("gpt-2", "gpt-oss-20b", ["spark2"]),
+        ("bge-1", "bge-m3", ["spark1"]),
+        ("bge-2", "bge-m3", ["spark2"]),
+    ]
+    shown = capsys.readouterr().out
+    for host in known:
+        assert f"memory of {host}: gpt-{host[-1]} " in shown
+        assert f"memory of {host}: bge-{host[-1]} " in shown
+    assert shown.count(" left\n") == len(known)
+    # A word that two of them have names neither.
+    names = [name for name, *_ in of_names(spark_facts(facts, 1), "qwen3-embedding-0.6b", "qwen3-reranker-0.6b")]
+    assert names == ["qwen3-embedding-0-6b", "qwen3-reranker-0-6b"]
+
+
+def test_several_recipes_that_do_not_fit_are_refused_with_who_has_what(facts: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError) as refused:
+        of_names(spark_facts(facts, 1), "gpt-oss-120b", "qwen3.6-35b-a3b-nvfp4-mtp", "nemotron-3.5-lightning-nvfp4")
+    (message,) = map(str, refused.value.refusals)
+    assert "gpt and nemotron and qwen are active on spark1 and need " in message
+    assert "; qwen " in message
+    assert "Fix: leave out one --recipe, or name a smaller one: `vllm-spark recipes` lists them." in message
+    assert "active: false" not in message
+
+
+def test_a_pair_and_a_small_server_share_two_sparks(facts: dict[str, Any]) -> None:
+    assert of_names(spark_facts(facts, 2), PAIR, "qwen3-embedding-0.6b") == [
+        ("gemma", PAIR, ["spark1", "spark2"]),
+        ("qwen-1", "qwen3-embedding-0.6b", ["spark1"]),
+        ("qwen-2", "qwen3-embedding-0.6b", ["spark2"]),
+    ]
 
 
 def test_a_cable_without_an_address_gets_its_variable(facts: dict[str, Any]) -> None:

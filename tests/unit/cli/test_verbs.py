@@ -105,9 +105,19 @@ def test_an_option_of_a_verb_is_a_variable(typed: str, started: list[str]) -> No
     assert started == [OWN_OPTIONS[typed], "-l", "spark1", str(paths.ROOT / f"{typed.split(maxsplit=1)[0]}.yml")]
 
 
+def test_a_spark_is_lent_by_its_name(started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StartedError):
+        main.main(["lend", "spark1", "--gib", "40", "--hours", "3", "--check"])
+    variables = ["-elend_gib=40", "-elend_hours=3", "--check", "-elend_spark=spark1"]
+    assert started == [*variables, str(paths.ROOT / "lend.yml")]
+    with pytest.raises(SystemExit):
+        main.main(["lend", "--end"])
+    assert "required: SPARK" in capsys.readouterr().err
+
+
 def test_each_option_of_a_verb_sets_a_variable_that_something_reads() -> None:
     found = [(verb, option) for verb in verbs.found() for option in verbs.options(verb)]
-    assert {verb for verb, _ in found} == {"notify", "switch", "up"}
+    assert {verb for verb, _ in found} == {"lend", "notify", "switch", "up"}
     assert {option.variable for _, option in found} <= typed_commands.variables()
     written = [line for file in FOLDER.glob("*.yml") for line in file.read_text().splitlines()]
     assert len(found) == sum(": -e " in line for line in written)

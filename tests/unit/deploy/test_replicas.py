@@ -72,7 +72,7 @@ def test_a_larger_server_has_the_load_of_all_and_says_what_it_needs() -> None:
     four = lines(previews(each(DENSE, [*THREE, "spark4"]), 2), 2)
     assert [line.partition(": ")[2] for line in four[2:4]] == [
         "2 servers of tensor parallel 2, a cable each",
-        "1 server of tensor parallel 4, a switch; the toolkit does not deploy it",
+        "1 server of tensor parallel 4, a switch",
     ]
     assert "4 servers on 4 Sparks behind one address, 8 requests at once" in four[0]
 

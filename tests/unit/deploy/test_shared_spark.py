@@ -47,12 +47,12 @@ def fixture_joined(facts: dict[str, Any]) -> dict[str, Spec]:
 def test_each_has_its_cache_in_bytes_and_a_small_gate(joined: dict[str, Spec], facts: dict[str, Any]) -> None:
     flags = {name: launch.flags(one) for name, one in joined.items()}
     caches = {name: own["kv-cache-memory-bytes"] for name, own in flags.items()}
-    assert caches == {"chat": 37 * GIB, "fast": 34 * GIB}
-    assert {name: own["gpu-memory-utilization"] for name, own in flags.items()} == {"chat": 0.42, "fast": 0.45}
+    assert caches == {"chat": 32 * GIB, "fast": 29 * GIB}
+    assert {name: own["gpu-memory-utilization"] for name, own in flags.items()} == {"chat": 0.38, "fast": 0.41}
     assert all(f"{TURN_PROGRAM} {name} --" in launch.script(one) for name, one in joined.items())
     table = list(budgets.table(joined["chat"], facts))
     assert table == list(budgets.table(joined["fast"], facts))
-    assert table[-1].endswith("8.0 GiB stay free for the host, 1.3 GiB left")
+    assert table[-1].endswith("the host itself has 9.7 GiB, 8.0 GiB stay free, 1.6 GiB left")
 
 
 def test_a_deploy_says_who_has_what(facts: dict[str, Any], tmp_path: Any) -> None:
@@ -61,7 +61,7 @@ def test_a_deploy_says_who_has_what(facts: dict[str, Any], tmp_path: Any) -> Non
     paths = dict.fromkeys(asked(one)["paths"], True)
     hosts["spark1"].update(paths=paths, images={one.image: "sha256:1"}, model_files={})
     _, lines = plan.of_host(intents({"spark1": one}), hosts, "spark1", "test")
-    assert [line for line in lines if line.startswith("memory of spark1: fast 57.6 GiB")]
+    assert [line for line in lines if line.startswith("memory of spark1: fast 52.6 GiB")]
 
 
 @pytest.mark.parametrize("name", ["chat", "fast"])
@@ -77,9 +77,28 @@ def test_the_forecast_of_a_shared_spark_has_its_part(name: str, facts: dict[str,
     assert not found.refusals
     assert found.forecast
     fit = found.forecast.fits["spark1"]
-    assert fit.room == {"chat": 37 * GIB, "fast": 34 * GIB}[name]
+    assert fit.room == {"chat": 32 * GIB, "fast": 29 * GIB}[name]
     assert fit.reserved + fit.beside < 60 * GIB
     assert [line for line in found.lines if line.startswith("memory of spark1: ")]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_plan_names_who_holds_the_memory_of_the_budgets(held: bool, facts: dict[str, Any], tmp_path: Any) -> None:
+    one = resolved(CHAT, FAST, chosen="chat")
+    hosts = hosts_of({}, {"spark1": one}, facts, tmp_path)
+    spark = hosts["spark1"]
+    if held:
+        spark["memory"] = {**spark["memory"], "available": spark["memory"]["available"] - 20 * GIB}
+        process = {"pid": 4711, "process": "ComfyUI", "bytes": 20 * GIB, "container": None, "unit": None}
+        spark["host"] = {"processes": [process]}
+    spark.update(paths=dict.fromkeys(asked(one)["paths"], True), weights={}, disks={}, running_units=[])
+    previewed = preview.PreviewedDeploy(intents({"spark1": one}), hosts, "test")
+    lines = previewed.by_host(ForecastRequest(), ForecastContext())["spark1"].lines
+    said = (
+        "memory of spark1: 92.0 GiB are available, and the starts together need 110.4 GiB: other programs hold the rest"
+    )
+    assert sum(line.startswith(said) for line in lines) == held
+    assert sum("ComfyUI (pid 4711) computes on the GPU of spark1 and holds 20.0 GiB" in line for line in lines) == held
 
 
 @pytest.mark.parametrize("name", NAMES)

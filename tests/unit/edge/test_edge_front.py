@@ -249,11 +249,11 @@ def test_a_broken_edge_fails_the_task() -> None:
     resolved = {"spec": None, "edge": front.to_json()}
     run = FakeRun(
         hostvars={"spark1": {"spark_precheck_resolved": resolved, "ansible_connection": "local"}},
-        modules={"vllm_edge_probe": {"edge": {"error": "refused", "tls": True}}},
+        modules={"vllm_probe": {"probe": {"responses": {"edge": {"error": "refused", "tls": True}}}}},
     )
     with pytest.raises(Exception, match="the edge does not answer on its Spark: refused"):
         run.act("vllm_verify", phase="edge", authority="none")
-    assert run.calls[0][1]["port"] == 8000
+    assert run.calls[0][1]["edge"]["port"] == 8000
     idle = FakeRun(hostvars={"spark1": {"spark_precheck_resolved": {"spec": None}}})
     assert idle.act("vllm_verify", phase="edge", authority="none")["holds"]
     assert idle.calls == []

@@ -130,7 +130,7 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "ca.crt").touch()
     run = FakeRun(
         hostvars={"spark1": {"ansible_host": "10.0.0.1"}},
-        modules={"vllm_edge_probe": {"edge": {"no_key": 401, "tls": True}}},
+        modules={"vllm_probe": {"probe": {"responses": {"edge": {"no_key": 401, "tls": True}}}}},
     )
     monkeypatch.setattr(plugin, "act", lambda self: {"seen": self.edge_responses(REQUEST.target)})  # type: ignore[attr-defined]
     args = {"phase": "gates", "gates": REQUEST.to_json(), "env_path": "", "reason": "", "report_dir": "", "wait": False}
@@ -140,7 +140,16 @@ def test_the_spark_and_the_controller_ask(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (target.address, target.port, target.tls, target.name) == ("10.0.0.1", 8000, True, "10.0.0.1")
     assert Path(target.authority).resolve() == (tmp_path / "ca.crt").resolve()
     ((_, sent),) = run.calls
-    assert (sent["address"], sent["port"]) == ("127.0.0.1", 8000)
+    assert (sent["edge"]["address"], sent["edge"]["port"]) == ("127.0.0.1", 8000)
+
+
+@pytest.mark.parametrize(("thorough", "rank", "asked"), [(False, 0, True), (True, 0, False), (False, 1, False)])
+def test_a_server_that_keeps_running_is_asked_together_with_its_edge(thorough: bool, rank: int, asked: bool) -> None:
+    run = FakeRun(modules={"vllm_probe": {"failed": True, "msg": "asked"}})
+    gates = {"gates": {**REQUEST.to_json(), "rank": rank}, "env_path": "/e", "reason": "", "report_dir": "."}
+    with pytest.raises(Exception, match="asked"):
+        run.act("vllm_verify", phase="gates", thorough=thorough, wait=False, **gates)
+    assert ("edge" in run.calls[0][1]) is asked
 
 
 @pytest.mark.parametrize("phase", ["gates", "edge"])

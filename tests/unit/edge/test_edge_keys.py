@@ -16,7 +16,7 @@ from vllm_spark.cli import main, playbook
 from vllm_spark.core import paths
 from vllm_spark.edge import config, persons
 from vllm_spark.node import edge_key, edge_quota, host_layout
-from vllm_spark.node.edge_key import Entry
+from vllm_spark.node.edge_key import KeyEntry
 
 
 def test_keys_are_long_and_never_the_same() -> None:
@@ -108,11 +108,11 @@ def test_a_quota_is_a_number(tokens: str, capsys: pytest.CaptureFixture[str]) ->
 
 # An entry of the map -> what it says, and what a person reads of it.
 ENTRIES = {
-    "ada": (Entry("ada"), "ada"),
-    "ada/switch": (Entry("ada", may_switch=True), "ada (may switch)"),
-    "ci//batch": (Entry("ci", batch=True), "ci (batch)"),
-    "ci///5000": (Entry("ci", tokens_a_day=5000), "ci (5000 tokens a day)"),
-    "ci/switch/batch/7": (Entry("ci", True, True, 7), "ci (may switch, batch, 7 tokens a day)"),
+    "ada": (KeyEntry("ada"), "ada"),
+    "ada/switch": (KeyEntry("ada", may_switch=True), "ada (may switch)"),
+    "ci//batch": (KeyEntry("ci", batch=True), "ci (batch)"),
+    "ci///5000": (KeyEntry("ci", tokens_a_day=5000), "ci (5000 tokens a day)"),
+    "ci/switch/batch/7": (KeyEntry("ci", True, True, 7), "ci (may switch, batch, 7 tokens a day)"),
 }
 
 
@@ -124,7 +124,7 @@ def test_an_entry_of_the_map_is_read_as_it_is_written(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["ada/", "ada/other", "ada//other", "ada///many", "ada///²", "ada////more"])
 def test_fields_that_no_toolkit_has_written_say_nothing(text: str) -> None:
-    assert edge_key.parse(text) == Entry("ada")
+    assert edge_key.parse(text) == KeyEntry("ada")
 
 
 def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_the_clones_configuration_is_used_unless_another_is_named(monkeypatch: p
 )
 def test_a_person_has_one_key(state: str, name: str, expected: dict[str, str]) -> None:
     module = load_module("vllm_edge_key_file")
-    assert module.desired({"1": "ada", "2": "bob"}, state, Entry(name), "9") == expected
+    assert module.desired({"1": "ada", "2": "bob"}, state, KeyEntry(name), "9") == expected
 
 
 def test_the_action_names_the_persons() -> None:

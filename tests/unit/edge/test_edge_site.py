@@ -138,6 +138,18 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         {},
         ("site-name-clash", "as attention bf16, head bf16, mlp bf16 in ", "of third, or remove spark3"),
     ),
+    "one name for two models of one Spark that serve at once": (
+        [
+            DEMO,
+            renamed(
+                {**REPLICA, "name": "far-pair", "recipe": "two-sparks", "hosts": ["spark2", "spark1"]},
+                served_name="model",
+            ),
+        ],
+        {},
+        {},
+        ("site-name-clash", "in deployment demo and ", "of far-pair, or remove spark2"),
+    ),
     "a Spark that is not there": (
         [DEMO],
         {"site": {**SITE, "spark9": "192.168.1.29"}},

@@ -1,4 +1,4 @@
-"""A request that starts a model: the queue, the back-off, rights, the plan's list and what is refused."""
+"""A request that starts a model: the queue, the backoff, rights, the plan's list and what is refused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vllm_spark.core.refusal import RefusedError
 from vllm_spark.edge import config, switch_request
 from vllm_spark.node import edge_key, edge_switch, host_layout
 from vllm_spark.node.deployment_state import ACTIVE
-from vllm_spark.node.edge_key import Entry
-from vllm_spark.node.edge_switch import Desk, Office
+from vllm_spark.node.edge_key import KeyEntry
+from vllm_spark.node.edge_switch import StartQueue, Worker
 
 CLOSED = {"open": False, "switch_by_request": True}
 
@@ -32,19 +32,19 @@ def files_of(deployments: list[dict[str, Any]], edge: dict[str, Any]) -> dict[st
     return {file.path: file for file in switch_request.files(edge_of(deployments, edge))}
 
 
-def desk(places: int = 1, stay_s: float = 60) -> Desk:
-    return Desk(places, stay_s)
+def queue(places: int = 1, stay_s: float = 60) -> StartQueue:
+    return StartQueue(places, stay_s)
 
 
-def code(desk: Desk, target: str, now: float) -> str:
-    answer = desk.ask(target, f"model-{target}", now)
+def code(queue: StartQueue, target: str, now: float) -> str:
+    answer = queue.ask(target, f"model-{target}", now)
     assert answer.retry_s > 0
     assert json.loads(answer.body("api_error"))["error"]["code"] == answer.code
     return answer.code
 
 
 def test_one_target_is_started_at_a_time_and_each_once() -> None:
-    one = desk(places=2)
+    one = queue(places=2)
     assert [code(one, "a", 0), code(one, "a", 0)] == ["model_starting"] * 2
     assert (one.begin(0), one.begin(0)) == ("a", "")
     assert [code(one, target, 1) for target in ("a", "b", "b", "c", "d")] == [
@@ -65,7 +65,7 @@ def test_one_target_is_started_at_a_time_and_each_once() -> None:
 
 @pytest.mark.parametrize("places", [0, 1, 3])
 def test_so_many_wait_as_the_inventory_says(places: int) -> None:
-    one = desk(places)
+    one = queue(places)
     codes = [code(one, f"t{number}", 0) for number in range(6)]
     assert codes == ["model_starting"] + ["model_waiting"] * places + ["switch_queue_full"] * (5 - places)
     one.begin(0)
@@ -73,7 +73,7 @@ def test_so_many_wait_as_the_inventory_says(places: int) -> None:
 
 
 def test_a_failing_target_is_tried_more_and_more_seldom_and_a_success_forgets_it() -> None:
-    one, now, pauses = desk(), 0.0, []
+    one, now, pauses = queue(), 0.0, []
     for _ in range(8):
         assert code(one, "a", now) == "model_starting"
         assert one.begin(now) == "a"
@@ -99,7 +99,7 @@ def test_a_failing_target_is_tried_more_and_more_seldom_and_a_success_forgets_it
 
 
 def test_the_time_that_is_left_comes_from_the_last_start() -> None:
-    one = desk(stay_s=0)
+    one = queue(stay_s=0)
     code(one, "a", 0)
     one.begin(0)
     assert one.ask("a", "m", 5).message == "m is being started: ask again."
@@ -114,7 +114,7 @@ def test_the_time_that_is_left_comes_from_the_last_start() -> None:
 
 
 def test_nothing_waits_for_nothing() -> None:
-    one = desk()
+    one = queue()
     assert (one.begin(0), one.pause(0)) == ("", None)
     code(one, "a", 0)
     assert one.pause(0) == 0
@@ -124,7 +124,7 @@ def test_nothing_waits_for_nothing() -> None:
     assert one.pause(0) is None
 
 
-def office(folder: Path, script: str = "exit 0") -> Office:
+def worker(folder: Path, script: str = "exit 0") -> Worker:
     program = folder / "vllm-switch"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
@@ -133,11 +133,11 @@ def office(folder: Path, script: str = "exit 0") -> Office:
     (folder / "list").write_text(files_of([DEMO, OTHER], CLOSED)[host_layout.EDGE_SWITCH_LIST].content)
     root, lock, states = (folder / name for name in ("root.sock", "operator.lock", "states.map"))
     RootSocket(root, ["--list", str(folder / "list"), "--switch", str(program)])
-    return Office(desk(), {"other": ["m"]}, ["pair"], ACTIVE, root, lock, folder, states)
+    return Worker(queue(), {"other": ["m"]}, ["pair"], ACTIVE, root, lock, folder, states)
 
 
 def test_the_error_of_the_switch_is_kept_as_one_short_line(tmp_path: Path) -> None:
-    ended = office(tmp_path, "printf 'first\\n\\033[31m%0400d\\nthe reason\\n' 0 >&2; exit 1").run("other", "ada")
+    ended = worker(tmp_path, "printf 'first\\n\\033[31m%0400d\\nthe reason\\n' 0 >&2; exit 1").run("other", "ada")
     assert ended.endswith("0 the reason")
     assert len(ended) == edge_switch.SHOWN + 1
     assert ended.isprintable()
@@ -149,7 +149,7 @@ def test_the_error_of_the_switch_is_kept_as_one_short_line(tmp_path: Path) -> No
 
 def office_error(folder: Path, script: str, remove: str = "") -> str:
     folder.mkdir()
-    one = office(folder, script)
+    one = worker(folder, script)
     if remove:
         (folder / remove).unlink()
     return one.run("other", "ada")
@@ -176,13 +176,13 @@ def test_root_starts_only_a_deployment_of_the_list_for_a_person(line: str, tmp_p
 
 
 def test_an_operator_who_comes_ends_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = office(tmp_path, f'echo "$*" > {tmp_path}/ran')
+    one = worker(tmp_path, f'echo "$*" > {tmp_path}/ran')
     assert one.ask("ada", "other", "m").code == "model_starting"
     one.lock.touch()
     assert one.ask("ada", "other", "m").code == "spark_held"
     one.changed.wait = lambda _=None: True  # type: ignore[method-assign,assignment]
     one.step()
-    assert (one.desk.waiting, (tmp_path / "ran").exists()) == ([], False)
+    assert (one.queue.waiting, (tmp_path / "ran").exists()) == ([], False)
     one.lock.unlink()
     one.ask("a b", "other", "m")
     one.step()
@@ -201,9 +201,9 @@ def test_an_operator_who_comes_ends_the_queue(tmp_path: Path, capsys: pytest.Cap
 def test_a_name_that_is_not_of_the_plan_is_a_404_and_not_repeated(
     target: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = office(tmp_path)
+    one = worker(tmp_path)
     assert one.ask("ada", target, model).status == 404
-    assert (one.desk.waiting, capsys.readouterr().out) == ([], "")
+    assert (one.queue.waiting, capsys.readouterr().out) == ([], "")
 
 
 def test_the_plan_lists_the_deployments_of_one_spark() -> None:
@@ -224,7 +224,7 @@ def test_the_plan_lists_the_deployments_of_one_spark() -> None:
 def test_the_list_is_what_the_program_reads(tmp_path: Path) -> None:
     (tmp_path / "list").write_text(files_of([DEMO, OTHER], CLOSED)[host_layout.EDGE_SWITCH_LIST].content)
     read = edge_switch.read_list(tmp_path / "list")
-    assert (read.desk.places, read.desk.stay_s, list(read.models)) == (4, 60, ["demo", "other"])
+    assert (read.queue.places, read.queue.stay_s, list(read.models)) == (4, 60, ["demo", "other"])
 
 
 def test_constants_of_the_host_are_the_same_everywhere() -> None:
@@ -253,25 +253,35 @@ def test_a_pair_that_shares_a_spark_is_known_and_no_target(host: str) -> None:
 
 @pytest.mark.parametrize("state", ACTIVE)
 def test_no_request_stops_a_pair(tmp_path: Path, state: str) -> None:
-    one = office(tmp_path)
+    one = worker(tmp_path)
     one.states.write_text(f"other stopped\npair {state}\n")
     answer = one.ask("ada", "other", "m")
-    assert (answer.status, answer.code, one.desk.waiting) == (503, "pair_active", [])
+    assert (answer.status, answer.code, one.queue.waiting) == (503, "pair_active", [])
     assert answer.message == "m is not started: this Spark is a part of the pair pair, which no request stops."
     one.states.write_text("other stopped\npair stopped\npair-2 serving\n")
     assert one.ask("ada", "other", "m").code == "model_starting"
 
 
 def test_a_model_that_loads_by_itself_is_not_started_again(tmp_path: Path) -> None:
-    one = office(tmp_path)
+    one = worker(tmp_path)
     one.states.write_text("other loading\n")
-    assert (one.ask("ada", "other", "m").code, one.desk.waiting) == ("model_loading", [])
+    assert (one.ask("ada", "other", "m").code, one.queue.waiting) == ("model_loading", [])
     one.states.write_text("other gave_up\n")
     assert one.ask("ada", "other", "m").code == "model_starting"
 
 
+def test_a_model_that_is_lent_is_not_started_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = worker(tmp_path)
+    monkeypatch.setattr(edge_switch.time, "time", lambda: 1800000000.0)
+    for until, left in ((1800003600, 3600), (1800000030, 60), (1799990000, 60)):
+        one.states.write_text(f"demo serving\nother lent_{until}\n")
+        answer = one.ask("ada", "other", "m")
+        assert (answer.status, answer.code, answer.retry_s, one.desk.waiting) == (503, "lent", left, [])
+        assert answer.message == f"m is not started: its memory is lent for {left} s."
+
+
 def test_a_model_that_waits_says_for_what() -> None:
-    one = desk(places=2)
+    one = queue(places=2)
     for target in ("a", "b"):
         one.ask(target, "m", 0)
     assert one.ask("b", "m", 0).message == "m waits: a was asked for first."
@@ -316,7 +326,7 @@ def test_a_site_forwards_to_the_spark_of_the_deployment() -> None:
 )
 def test_a_right_comes_and_goes_with_its_key(state: str, name: str, right: bool, expected: dict[str, str]) -> None:
     module = load_module("vllm_edge_key_file")
-    assert module.desired({"1": "ada", "2": "bob/switch"}, state, Entry(name, right), "9") == expected
+    assert module.desired({"1": "ada", "2": "bob/switch"}, state, KeyEntry(name, right), "9") == expected
 
 
 def test_who_may_switch_is_listed(tmp_path: Path) -> None:
@@ -360,7 +370,7 @@ def test_what_a_key_has_waits_for_an_edge_that_knows_it(
     with patch_module_args(arguments), pytest.raises(SystemExit) as ended:
         load_module("vllm_edge_key_file").main()
     result = json.loads(capsys.readouterr().out)
-    entry = Entry("bob", "may_switch" in more, "class" in more, more.get("tokens_a_day", 0))
+    entry = KeyEntry("bob", "may_switch" in more, "class" in more, more.get("tokens_a_day", 0))
     assert ended.value.code == (1 if why else 0)
     assert written == ([] if why else [{"1": "ada", "9": str(entry)}])
     assert why in result.get("msg", "")
@@ -385,7 +395,7 @@ def test_a_connection_without_a_line_ends(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_pair_that_fits_beside_the_target_is_no_hindrance(tmp_path: Path) -> None:
-    one = office(tmp_path)
+    one = worker(tmp_path)
     one.states.write_text("pair serving\n")
     folder = one.config_dir / "other"
     folder.mkdir(parents=True, exist_ok=True)

@@ -132,6 +132,10 @@ def test_the_recorder_asks_every_spark_of_the_site_at_an_address_of_its_certific
     text = recorder.prometheus(own, ADDRESS)
     for host, address in edge_cases.SITE.items():
         assert f'{{targets: ["{address}:9464"], labels: {{spark: {host}}}}}' in text
+    # Each engine of a Spark that has several.
+    several = [one["name"] for one in DEPLOYMENTS if one["hosts"] == ["spark1"]]
+    asked = [f"labels: {{spark: spark1, deployment: {name}, __param_engine: {name}}}" for name in several]
+    assert [text.count(one) for one in asked] == [1] * len(several)
     alone = {name: value for name, value in SETTINGS.items() if name != "site"}
     text = recorder.prometheus(edge_cases.edge_of([edge_cases.DEMO], alone), "10.0.0.20")
     assert text.count('targets: ["10.0.0.20:9464"], labels: {spark: spark1}') == len(recorder.JOBS)

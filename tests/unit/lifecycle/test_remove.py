@@ -13,7 +13,7 @@ from vllm_spark.lifecycle.remove import RemoveRequest
 STATE = "/var/lib/vllm-spark"
 
 OF_C = pulled("c")["digests"][0]
-ONE = {"demo": deployment(current=launch("c", True, needs={"pair": True, "peer": "spark2"}), failed=launch("f"))}
+ONE = {"demo": deployment(current=launch("c", True, needs={"pair": True, "peers": ["spark2"]}), failed=launch("f"))}
 PAIR = holdings(
     ONE,
     [pulled("c"), derived("c", base=OF_C), pulled("f"), pulled("x")],

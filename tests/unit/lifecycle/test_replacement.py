@@ -62,7 +62,7 @@ def test_what_a_deploy_replaces(
     assert (result.replaces, result.may_return, result.starts, result.old) == expected
 
 
-PLAN = {"settled": False, "undoable": True, "proven": False}
+PLAN = {"settled": False, "undoable": True, "proven": False, "acts": True}
 FAILED = {"holds": False, "missed": "no token"}
 
 
@@ -96,14 +96,9 @@ def resolved(hosts: list[str]) -> dict[str, Any]:
 
 
 def test_the_action_decides_from_the_plans_of_all_hosts() -> None:
-    hostvars = {
-        "spark1": {
-            "spark_precheck_resolved": resolved(["spark1"]),
-            "spark_precheck_planned": {"plan": {"unit": "vllm@mine.service", "stop_units": [TINY], "undoable": False}},
-            "spark_precheck_box": {"facts": {"running_units": [TINY]}},
-        }
-    }
-    run = FakeRun(hostvars=hostvars)
+    planned = {"plan": {"unit": "vllm@mine.service", "stop_units": [TINY], "undoable": False}}
+    registered = {"spark_precheck_resolved": resolved(["spark1"]), "spark_precheck_planned": planned}
+    run = FakeRun(hostvars={"spark1": {**registered, "spark_precheck_box": {"facts": {"running_units": [TINY]}}}})
     decided = run.act("vllm_replacement", phase="decide", deployments=INVENTORY, decision=DECISION)
     assert (decided["replaces"], decided["old"], decided["stopped"]) == (True, "tiny", ["tiny"])
     assert decided["if_interrupted"]["undo"] == "`ansible-playbook switch.yml -e to=tiny` brings tiny back"
@@ -150,40 +145,33 @@ def test_ctrl_c_of_a_pair_that_replaces_a_solo_names_the_solo_on_both_sparks() -
     ("said", "expected"), [("", (True, "")), ("10 GiB are available", (False, "spark1: 10 GiB are available"))]
 )
 def test_the_action_reads_the_result_of_the_step(said: str, expected: tuple[bool, str]) -> None:
-    hostvars = {
-        "spark1": {
-            "spark_precheck_resolved": resolved(["spark1", "spark2"]),
-            "__vllm_server_change": {"stdout": json.dumps({"ok": not said, "said": said})},
-        }
-    }
+    changed = {"__vllm_server_change": {"stdout": json.dumps({"ok": not said, "said": said})}}
+    hostvars = {"spark1": {"spark_precheck_resolved": resolved(["spark1", "spark2"]), **changed}}
     done = FakeRun(hostvars=hostvars).act("vllm_replacement", phase="result", replacement={"old": "tiny"})
     assert (done["ok"], done["missed"], done["old"]) == (*expected, "tiny")
 
 
 def test_the_failure_names_what_came_back_on_which_host() -> None:
-    hostvars = {
-        "spark1": {
-            "spark_precheck_resolved": resolved(["spark1", "spark2"]),
-            "__vllm_switch_restored": {"name": "tiny", "ok": True},
-            "__vllm_switch_again": {"holds": True},
-        }
-    }
+    back = {"__vllm_switch_restored": {"name": "tiny", "ok": True}, "__vllm_switch_again": {"holds": True}}
+    hostvars = {"spark1": {"spark_precheck_resolved": resolved(["spark1", "spark2"]), **back}}
     with pytest.raises(Exception, match="on spark1 tiny serves again, and its gates hold") as failed:
         FakeRun(hostvars=hostvars).act("vllm_replacement", phase="report", missed="no token")
     assert str(failed.value).startswith("no token\nmine missed its gates")
     assert "spark2" not in str(failed.value)
 
 
-@pytest.mark.parametrize("ok", [True, False])
-def test_a_step_that_failed_counts_as_a_missed_gate(ok: bool) -> None:
+@pytest.mark.parametrize(("ok", "acts"), [(True, True), (False, True), (True, False)])
+def test_a_step_that_failed_counts_as_a_missed_gate(ok: bool, acts: bool) -> None:
+    """A deploy that changes nothing takes back nothing of an earlier turn on the Spark."""
+    plan = {**PLAN, "acts": acts}
     replaced = Replacement(True, True, False, "tiny", settle=["x"], ok=ok, missed="" if ok else "no memory").to_json()
     hostvars = {
         "spark1": {
             "vllm_server_replacement": replaced,
             "vllm_verify_judged": {"holds": True} if ok else {"skipped": True},
-            "spark_precheck_planned": {"plan": PLAN},
+            "spark_precheck_planned": {"plan": plan},
         }
     }
-    decided = FakeRun(hostvars=hostvars).act("vllm_rollback", phase="decide", hosts=["spark1"], plan=PLAN, enabled=True)
-    assert (decided["go_back"], decided["settle"], decided["missed"]) == (not ok, ok, not ok)
+    decided = FakeRun(hostvars=hostvars).act("vllm_rollback", phase="decide", hosts=["spark1"], plan=plan, enabled=True)
+    assert (decided["go_back"], decided["settle"], decided["missed"]) == (not ok, ok and acts, not ok)
     assert decided["judged"].get("missed", "") == ("" if ok else "no memory")

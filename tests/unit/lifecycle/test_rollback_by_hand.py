@@ -25,7 +25,7 @@ def held(launches: dict[str, Any] | None = None, images: Any = IMAGES, **more: A
 
 
 def pair(peer: str, mark: str = "a", derived: bool = False, **more: Any) -> dict[str, Any]:
-    needs = {"pair": True, "peer": peer}
+    needs = {"pair": True, "peers": [peer] if peer else []}
     return {"current": launch("c", needs=needs), "previous": launch(mark, derived, needs=needs), **more}
 
 
@@ -169,6 +169,18 @@ def test_a_secret_without_a_value_today_is_refused(
         rollback_target.targets(hosts, "demo", {"spark1": today})
     assert [refusal.id for refusal in error.value.refusals] == ["rollback-secret-gone"] * len(gone)
     assert all(f"the secret {name}," in str(error.value) for name in gone)
+
+
+def test_what_is_lent_does_not_go_back() -> None:
+    lent = {"spark": "spark1", "gib": 40, "until": 1800000000, "by": "ada@desk", "lent": ["demo"]}
+    with pytest.raises(RefusedError) as refused:
+        rollback_target.targets({"spark1": held(lease=lent)}, "demo")
+    (refusal,) = refused.value.refusals
+    assert (refusal.id, refusal.command) == ("lent", "vllm-spark lend spark1 --end")
+    assert "demo is lent on spark1: until 2027-01-15 " in refusal.what
+    # Another one of the Spark is lent, or the file is no lease.
+    for other in (lent | {"lent": ["other"]}, {"lent": ["demo"]}, None):
+        assert rollback_target.targets({"spark1": held(lease=other)}, "demo")
 
 
 def test_several_deployments_of_which_none_runs_are_named() -> None:

@@ -75,6 +75,7 @@ def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) ->
         ({"spark1": {"stop_units": [], "reason": unit_state.LAUNCH_CHANGED}}, BOTH, ["switch-runs-already"]),
         ({"spark1": {"stop_units": [], "reason": unit_state.EDITED}}, BOTH, ["switch-runs-already"]),
         ({"spark1": {"stop_units": [], "reason": ""}, "spark2": {"has_rank": False, "stop_units": []}}, BOTH, []),
+        ({"spark1": {"stop_units": [], "reason": "lent: until 18:30", "lent": "until 18:30"}}, BOTH, ["lent"]),
     ],
 )
 def test_refusals(plans: dict[str, dict[str, Any]], limit: tuple[str, ...], ids: list[str]) -> None:

@@ -53,7 +53,7 @@ def test_a_model_that_links_to_the_store_is_read_and_adopted(model: Source) -> N
     assert hub_cache.file_state(model, entry_of(model), checksums(model)) == "whole", "it was read once"
 
 
-def entry_of(model: Source) -> adoption.Entry:
+def entry_of(model: Source) -> adoption.FileEntry:
     manifest = model.manifest()
     assert manifest is not None
     return next(entry for entry in manifest.files if entry.path == BIG)

@@ -153,17 +153,58 @@ def test_four_ranks_start_and_end_together() -> None:
     for peer in partners:
         assert "run" not in one.did
         one.attempt.met(peer, HERE)
+    # Those that are here learn for which Spark it waits, and what each one counts.
+    assert one.told("spark2")[:4] == ["waits", "count", "waits", "count"]
     one.attempt.listens()
     one.attempt.received("spark3", {"bye": "its container ended", "kind": "ended"})
-    assert [one.told(peer) for peer in partners] == [["begin", "start", "bye ended"]] * 3
+    # Nobody hears of it before the others have shown that they are here.
+    one.attempt.received("spark2", {"beat": 1})
+    assert [one.told(peer)[-1] for peer in partners] == ["start"] * 3
+    one.attempt.received("spark4", {"beat": 1})
+    assert [one.told(peer)[-3:] for peer in partners] == [["begin", "start", "bye ended"]] * 3
     assert one.record.count.failures == (one.record.id,)
-    # Its own end needs the answer of each.
+    assert one.states[-1] == ("failed", "spark3 is lost: its container ended")
+
+
+def test_the_end_of_a_head_of_several_is_judged_by_their_beats() -> None:
+    partners = ("spark2", "spark3", "spark4")
     one = head(partners=partners)
     one.attempt.container_ended("why")
     for peer in partners:
         assert one.did[-1] != "remove"
-        one.attempt.received(peer, {"bye": "why", "kind": "ended"})
-    assert one.did[-1] == "remove"
+        one.attempt.received(peer, {"beat": 1})
+    assert (one.did[-1], one.states[-1]) == ("remove", ("failed", "why"))
+    assert {one.told(peer)[-1] for peer in partners} == {"bye ended"}
+
+
+@pytest.mark.parametrize("gone", ["lost", "stopped", "silent"])
+def test_a_rank_that_is_gone_is_the_reason_for_the_end_of_another_s_container(gone: str) -> None:
+    partners = ("spark2", "spark3", "spark4")
+    one = head(partners=partners)
+    one.attempt.received("spark2", {"bye": "its container ended", "kind": "ended"})
+    one.attempt.received("spark3", {"beat": 1})
+    if gone == "lost":
+        one.attempt.lost("spark4", "silent for 10 s")
+    elif gone == "stopped":
+        one.attempt.received("spark4", {"bye": "it was stopped", "kind": "stopped"})
+    else:
+        one.timers[-1][1]()
+    assert one.states[-1][1].startswith("spark4 is lost: ")
+    assert one.record.count.failures == ()
+    assert one.told("spark2")[-1] == one.told("spark3")[-1] == "bye stopped"
+
+
+def test_a_worker_of_several_takes_what_its_head_tells() -> None:
+    one = Recorder(rank=2, partners=("spark1",))
+    one.attempt.met("spark1", HERE)
+    one.attempt.received("spark1", {"waits": "it waits for spark4"})
+    assert one.states[-1] == ("wanted", "spark1 is here: it waits for spark4")
+    count = {"era": 3, "failures": ["1"], "gave_up": "5 failed starts in a row"}
+    one.attempt.received("spark1", {"count": count})
+    assert one.states[-1] == ("gave up", "5 failed starts in a row")
+    # A person has acted on one of the Sparks.
+    one.attempt.received("spark1", {"count": {"era": 4}})
+    assert one.did[-1] == "exit 0"
 
 
 def test_a_lost_peer_before_the_start_is_waited_for() -> None:

@@ -99,18 +99,18 @@ def test_every_action_checks_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("args", "fault"),
     [
-        ({"plann": {}, "changed_paths": []}, "unknown arguments: plann (known: changed_paths, plan)"),
-        ({"changed_paths": []}, "missing required arguments: plan."),
-        ({"plan": "none", "changed_paths": []}, "argument 'plan' is of type str and we were unable to convert to dict"),
+        ({"hostz": [], "least_gbps": 1}, "unknown arguments: hostz (known: hosts, least_gbps, plan)"),
+        ({"hosts": []}, "missing required arguments: least_gbps."),
+        ({"plan": "none", "least_gbps": 1}, "argument 'plan' is of type str and we were unable to convert to dict"),
     ],
 )
 def test_a_wrong_argument_is_named(args: dict[str, Any], fault: str) -> None:
     with pytest.raises(AnsibleActionFail) as failed:
-        FakeRun().act("vllm_decide", **args)
+        FakeRun().act("vllm_link_rate", **args)
     message = str(failed.value.message)
-    assert message.startswith("vllm_spark.toolkit.vllm_decide: ")
+    assert message.startswith("vllm_spark.toolkit.vllm_link_rate: ")
     assert fault in message
-    assert "Fix: correct the task; plugins/action/vllm_decide.py has its arguments." in message
+    assert "Fix: correct the task; plugins/action/vllm_link_rate.py has its arguments." in message
 
 
 def test_an_argument_that_a_phase_needs_is_named() -> None:

@@ -139,8 +139,9 @@ def test_every_phase_of_a_task_is_one_of_its_action() -> None:
         *(("vllm_metrics", phase) for phase in ("place", "start")),
         *(("vllm_notify", phase) for phase in ("install", "report")),
         *(("vllm_pull_plan", phase) for phase in ("resolve", "plan", "prove")),
-        *(("vllm_replacement", phase) for phase in ("decide", "result", "report")),
+        *(("vllm_replacement", phase) for phase in ("unit", "decide", "result", "report")),
         *(("vllm_rollback", phase) for phase in ("choose", "decide", "end")),
+        *(("vllm_topology", phase) for phase in ("judge", "rates")),
         *(("vllm_verify", phase) for phase in ("gates", "edge", "end")),
         *(("vllm_switch", phase) for phase in ("choose", "order", "steps")),
     }

@@ -95,6 +95,13 @@ def test_failed_facts_keep_their_message() -> None:
     assert run.act("spark_facts") == {"changed": False, "failed": True, "msg": "no python"}
 
 
+def test_ollama_unloads_before_the_facts_are_read_only_on_request() -> None:
+    modules = {"spark_facts": {"facts": {}, "changed": False}, "spark_ollama": {"models": ["a"], "changed": True}}
+    run = FakeRun(modules=modules)
+    assert [run.act("spark_facts", unload_s=seconds)["changed"] for seconds in (60, 0)] == [True, False]
+    assert run.calls == [("spark_ollama", {"deadline_s": 60}), ("spark_facts", {}), ("spark_facts", {})]
+
+
 LOCK = {"state": "taken", "verb": "deploy", "folder": "/run/x", "break_lock": False}
 
 
@@ -155,10 +162,9 @@ def test_a_variable_that_nothing_reads_is_named_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "fix"), [("vllm_xyzzy", "delete it, or rename it without vllm_.")])
-def test_a_name_that_resembles_none_has_no_suggestion(name: str, fix: str) -> None:
-    (line,) = variables.warnings([name, "other_prefix"], variables.known())
-    assert line.endswith(fix)
+def test_a_name_that_resembles_none_has_no_suggestion() -> None:
+    (line,) = variables.warnings(["vllm_xyzzy", "other_prefix"], variables.known())
+    assert line.endswith("delete it, or rename it without vllm_.")
 
 
 def test_no_variable_of_the_shipped_inventories_is_unknown() -> None:
@@ -178,7 +184,8 @@ def test_a_plan_has_its_files(planned: Vars) -> None:
     run = FakeRun(hostvars=planned)
     result = run.act("vllm_plan")
     assert "/etc/vllm-spark/demo/launch" in {file["path"] for file in result["plan"]["files"]}
-    assert result["findings"] == []
+    assert (result["findings"], result["around"]) == ([], False)
+    assert run.act("vllm_plan", notification={"url": "https://ntfy.example/topic"})["around"]
     assert all(line.startswith("spark1  ") for line in run.lines)
 
 
@@ -195,7 +202,7 @@ def test_an_idle_plan_stops_what_runs(facts: dict[str, Any]) -> None:
     registered |= {name: {"facts": facts} for name in ("spark_precheck_box", "vllm_plan_box")}
     run = FakeRun(hostvars={"spark1": registered}, hosts=["spark1"])
     idle = run.act("vllm_plan")["plan"]
-    assert (idle["has_rank"], idle["stop_units"], idle["gates"]) == (False, [unit], {})
+    assert (idle["has_rank"], idle["stop_units"], idle["gates"], idle["acts"]) == (False, [unit], {}, True)
     assert not run.act("vllm_forecast", **forecast_args())["changed"]
     assert run.lines[0] == run.lines[1] == f"spark1  {unit} would be stopped: no deployment is active here"
 
@@ -205,12 +212,21 @@ def forecast_args(**more: Any) -> dict[str, Any]:
     load = {"context": 0, "streams": 0, "min_speed": 0, "roofline": {}, "bench_folder": "/nonexistent"}
     return {
         **load,
+        "timing_folder": "/nonexistent",
         "former_constants": "/nonexistent/constants.yml",
         "recipe_folders": folders,
         "ask": False,
         "short": False,
         **more,
     }
+
+
+def refused_plan(run: FakeRun, **more: Any) -> str:
+    """Return the message of a plan that ends with refusals, after its forecasts."""
+    reported = run.act("vllm_forecast", **forecast_args(**more))
+    for own in run.hostvars.values():
+        own["vllm_plan_reported"] = reported
+    return fails(run, "vllm_plan_verdict")
 
 
 def test_a_file_of_constants_is_named_and_stays(tmp_path: Path) -> None:
@@ -259,16 +275,29 @@ def test_a_forecast_is_printed_once_at_the_head(pair_planned: Vars) -> None:
 def test_a_refusal_of_a_worker_is_told_once_and_counted_at_the_head(pair_planned: Vars) -> None:
     pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     run = FakeRun(hostvars=pair_planned)
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark2  is x86_64")
     assert message.count("x86_64") == 1
     assert any("no-go, 1 reason" in line for line in run.lines)
 
 
+def test_the_refusals_of_all_turns_fail_the_plan_once(pair_planned: Vars) -> None:
+    run = FakeRun(hostvars=pair_planned)
+    run.act("vllm_forecast", **forecast_args())
+    assert run.act("vllm_plan_verdict") == {"changed": False}
+    pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
+    message = refused_plan(run)
+    # The same refusal in the next turn, and a turn that is fine.
+    again = run.act("vllm_forecast", **forecast_args())
+    assert again["document"]["refusals"] == []
+    pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "aarch64"
+    assert refused_plan(run) == message
+
+
 def test_a_host_that_failed_before_is_a_reason_against_its_deployment_alone(pair_planned: Vars) -> None:
     pair_planned["spark2"].pop("vllm_plan_box")
     run = FakeRun(hostvars=pair_planned, hosts=["spark1"])
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark1  needs a result of spark2, where an earlier task has failed")
 
 
@@ -281,7 +310,7 @@ def test_before_a_deploy_a_host_has_few_lines_unless_it_is_refused(pair_planned:
     assert any(line.startswith("spark1  pair, rank 0: unknown, ") for line in run.lines)
     pair_planned["spark2"]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     refused = FakeRun(hostvars=pair_planned)
-    fails(refused, "vllm_forecast", **forecast_args(short=True))
+    refused_plan(refused, short=True)
     assert any("no-go, 1 reason" in line for line in refused.lines)
 
 
@@ -317,7 +346,7 @@ def test_one_refusal_of_many_hosts_is_told_once(planned: Vars) -> None:
     for host in hosts[4:]:
         hostvars[host]["vllm_plan_box"]["facts"]["machine"] = "x86_64"
     run = FakeRun(host="spark1", hostvars=hostvars, hosts=hosts)
-    message = fails(run, "vllm_forecast", **forecast_args())
+    message = refused_plan(run)
     assert message.startswith("spark5  is x86_64")
     assert message.endswith("(the same on spark6, spark7, spark8, spark9 and 11 more)")
     assert message.count("\n") == 0
@@ -331,6 +360,60 @@ def test_a_wrong_constant_of_the_site_is_refused(pair_planned: Vars) -> None:
     args = forecast_args(roofline={"speed_of_light": 1})
     message = fails(FakeRun(hostvars=pair_planned), "vllm_forecast", **args)
     assert message.startswith("vllm_roofline: unknown speed_of_light — expected: ")
+    run = FakeRun(hostvars=pair_planned)
+    run.act("vllm_forecast", **forecast_args(roofline={"step_s": 1e-3}))
+    assert run.lines[0].startswith("vllm_roofline: step_s: read no more since release 0.1.0")
+
+
+@pytest.fixture
+def pair_pulled(pair_planned: Vars) -> Vars:
+    """The variables of both hosts of a pair that has its image, and no server."""
+    for host in HOSTS:
+        own = pair_planned[host]
+        image = Spec.from_json(own["spark_precheck_resolved"]["spec"]).image
+        own["vllm_plan_box"]["facts"] |= {"images": {image: "sha256:1"}, "running_units": []}
+        own["__spark_fabric_box"] = own["vllm_plan_box"]
+    return pair_planned
+
+
+TIMED = '{"all_reduce": {"backend": "nccl", "ranks": 2, "calls": [[16384, 41.6384], [67108864, 6750.8864]]}}\n'
+
+
+def test_the_all_reduces_of_a_pair_are_timed_in_the_image_of_its_server_and_count(
+    pair_pulled: Vars, tmp_path: Path
+) -> None:
+    done: Vars = {"ansible.builtin.command": {"rc": 0, "stdout": TIMED, "stderr": ""}}
+    head, worker = (FakeRun(host=host, hostvars=pair_pulled, modules=done) for host in HOSTS)
+    for run in (head, worker):
+        run.act("vllm_all_reduce", folder=str(tmp_path / "fabric"))
+    commands = [run.calls[0][1]["argv"] for run in (head, worker)]
+    address = reference_spark.fabric("spark1")["netdevs"][0]["addresses"][0]["address"]
+    assert [argv[-4:] for argv in commands] == [[str(rank), "2", address, "25050"] for rank in (0, 1)]
+    assert all(argv[:4] == ["timeout", "240", "docker", "run"] for argv in commands)
+    assert all("NCCL_IB_DISABLE=0" in argv and "/dev/infiniband" in argv for argv in commands)
+    # Neither files of the engine nor its secrets, whose folder may not exist yet.
+    assert not {"--mount", "--env-file", "--name"} & set(commands[0])
+    assert (len(head.lines), worker.lines) == (2, [])
+    assert head.lines[0].startswith("spark1  all-reduce over spark1+spark2 by nccl: 16 KiB in 42 µs")
+    plan = FakeRun(hostvars=pair_pulled)
+    plan.act("vllm_forecast", **forecast_args(timing_folder=str(tmp_path / "fabric")))
+    assert any("all-reduces as timed here: 34 µs and 10.2 GB/s" in line for line in plan.lines)
+    bare = FakeRun(hostvars=pair_pulled)
+    bare.act("vllm_forecast", **forecast_args())
+    assert not any("as timed here" in line for line in bare.lines)
+
+
+def test_all_reduces_are_not_timed_beside_a_server_without_an_image_or_where_a_rank_fails(pair_pulled: Vars) -> None:
+    failed: Vars = {"ansible.builtin.command": {"rc": 1, "failed": True, "stdout": "", "stderr": "x\nno route\n"}}
+    run = FakeRun(hostvars=pair_pulled, modules=failed)
+    assert "spark1: no all-reduce was timed: no route" in fails(run, "vllm_all_reduce", folder="/nonexistent")
+    facts = pair_pulled["spark2"]["__spark_fabric_box"]["facts"]
+    facts |= {"running_units": ["vllm@old.service"], "images": {}}
+    run = FakeRun(hostvars=pair_pulled)
+    message = fails(run, "vllm_all_reduce", folder="/nonexistent")
+    assert "spark2: vllm@old.service has the GPU and its memory" in message
+    assert "ansible-playbook pull.yml -l spark1,spark2" in message
+    assert run.calls == []
 
 
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
@@ -795,9 +878,17 @@ def test_a_verification_fails_with_the_first_cause_of_the_deployment() -> None:
     assert held.act("vllm_verify", phase="end", hosts=["spark1", "spark2"]) == {"changed": False}
 
 
+def test_a_verification_fails_if_one_rank_has_another_nccl() -> None:
+    held = {"holds": True, "missed": ""}
+    judged = {"spark1": {**held, "nccl": ["2.30.7"]}, "spark2": {**held, "nccl": ["2.29.7"]}}
+    run = FakeRun(hostvars={host: {"vllm_verify_judged": result} for host, result in judged.items()})
+    message = fails(run, "vllm_verify", phase="end", hosts=["spark1", "spark2"])
+    assert message.startswith("the ranks have different versions of NCCL: spark1 2.30.7, spark2 2.29.7")
+
+
 def test_a_start_that_fails_is_not_reported(spec: Spec, tmp_path: Path) -> None:
     args = verify_args(spec, tmp_path)
     probe = {**worker_probe(args["gates"], state="exited"), "unit": {"ActiveState": "failed"}}
     result = FakeRun(modules={"vllm_probe": {"probe": probe}}).act("vllm_verify", phase="gates", **args)
-    assert result.keys() == {"changed", "holds", "missed", "remoteness"}
+    assert result.keys() == {"changed", "holds", "missed", "nccl", "remoteness"}
     assert "docs/runbooks/engine-failed-to-start.md" in result["missed"]

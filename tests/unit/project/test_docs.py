@@ -94,7 +94,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_playbook_exists() -> None:
     used = {(relative(page), name) for page in PAGES for name in in_code(PLAYBOOK, page)}
-    assert {name for _, name in used} >= {"deploy.yml", "verify.yml"}
+    assert {name for _, name in used} >= {"deploy.yml", "plan.yml"}
     assert {(page, name) for page, name in used if not (paths.ROOT / name).is_file()} == set()
 
 

@@ -15,6 +15,7 @@ from vllm_spark.edge import answers, config, persons, steps
 from vllm_spark.inventory import deployment
 from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.node import (
+    deployment_state,
     edge_admin,
     edge_quota,
     edge_switch,
@@ -22,6 +23,7 @@ from vllm_spark.node import (
     host_layout,
     image_build,
     launch_difference,
+    lease,
     notify,
     switch,
     unit_limits,
@@ -77,6 +79,8 @@ def test_the_unit_says_how_long_a_good_start_serves() -> None:
         (edge_switch.ROOT_SOCKET, host_layout.SWITCH_ROOT_SOCKET),
         (edge_switch.LOCK, f"{host_layout.RUN_DIR}/{host_layout.LOCK}"),
         (edge_switch.STATES, host_layout.EDGE_STATES),
+        (edge_switch.LENT, f"{deployment_state.LENT}_"),
+        (lease.file(Places()), host_layout.LEASE),
         (edge_switch.SWITCH, host_layout.SWITCH_PROGRAM),
         (edge_switch.RETRY_S, answers.RETRY_S),
         (f"^{switch.NAME.pattern}$", NAMES["pattern"]),

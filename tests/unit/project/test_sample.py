@@ -210,22 +210,18 @@ def test_the_minimal_inventory_is_short_and_runs_a_recipe_of_the_readme() -> Non
 
 
 @pytest.mark.parametrize(
-    ("page", "inventory", "verbs"),
+    ("inventory", "command", "verbs"),
     [
-        (
-            "docs/operations/first-deployment.md",
-            "cp -r inventories/minimal inventories/site",
-            ("plan", "pull", "deploy", "lock", "precheck"),
-        ),
-        ("docs/operations/first-deployment.md", "vllm-spark init", ("lock", "pull", "precheck", "deploy")),
+        ("cp -r inventories/minimal", "ansible-playbook {}.yml", ("plan", "pull", "deploy", "lock", "precheck")),
+        ("vllm-spark init", "`vllm-spark {} ", ("pull", "precheck", "deploy")),
     ],
 )
-def test_the_first_pages_begin_with_the_inventory_and_pull_before_the_check(
-    page: str, inventory: str, verbs: tuple[str]
+def test_the_first_page_begins_with_the_inventory_and_pulls_before_the_check(
+    inventory: str, command: str, verbs: tuple[str]
 ) -> None:
-    text = (paths.ROOT / page).read_text()
+    text = (paths.ROOT / "docs/operations/first-deployment.md").read_text()
     text = text[text.index(inventory) :]
-    places = [text.index(f"ansible-playbook {verb}.yml") for verb in verbs]
+    places = [text.index(command.format(verb)) for verb in verbs]
     assert places == sorted(places)
 
 
@@ -238,9 +234,10 @@ PAGES = (
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_the_first_pages_asks_for_the_password_of_sudo(page: str) -> None:
     text = (paths.ROOT / page).read_text()
-    commands = re.findall(r"ansible-playbook (\w+\.yml[^`#\n]*)", text)
+    verbs = "deploy|fabric|plan\\.yml|precheck|pull|status|verify"
+    commands = re.findall(rf"(?:ansible-playbook|vllm-spark) ((?:{verbs})\b[^`#\n]*)", text)
     assert commands
-    assert [command for command in commands if " -K" not in command and not command.startswith("lock.yml")] == []
+    assert [command for command in commands if " -K" not in command] == []
 
 
 def test_the_searched_folders_of_an_unknown_recipe_are_named(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ EXPOSURE = {
     "vllm-edge-switch.service": 0.7,
     "vllm-edge.service": 1.7,
     "vllm-gave-up@.service": 2.0,
+    "vllm-lease.service": 2.7,
     "vllm-liveness@.service": 2.4,
     "vllm-metrics.service": 1.3,
     "vllm-metrics-alerts.service": 1.6,

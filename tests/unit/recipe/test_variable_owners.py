@@ -22,7 +22,7 @@ from vllm_spark.deploy import launch, ranks
 from vllm_spark.inventory import fabric
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.recipe import variable_owners
-from vllm_spark.recipe.variable_owners import Entry
+from vllm_spark.recipe.variable_owners import VariableOwner
 
 NAMES = [name for entry in variable_owners.entries() for name in entry.names]
 REFUSED = [name for name in NAMES if "*" not in name and variable_owners.of(name).owner in ("toolkit", "image")]
@@ -79,7 +79,7 @@ def test_the_owner_of_a_variable(name: str, owner: str) -> None:
 
 
 def test_an_unlisted_variable_is_the_user_s() -> None:
-    assert variable_owners.of("TOKENIZERS_PARALLELISM") == Entry("user", "", "")
+    assert variable_owners.of("TOKENIZERS_PARALLELISM") == VariableOwner("user", "", "")
 
 
 # The readers

@@ -16,7 +16,16 @@ from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
-from vllm_spark.sizing import constants, forecast, forecast_text, host_files, pairs, reference_spark
+from vllm_spark.sizing import (
+    better,
+    constants,
+    forecast,
+    forecast_text,
+    host_files,
+    memory,
+    pairs,
+    reference_spark,
+)
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 HUB = spec.SiteSettings().hub_dir
@@ -25,6 +34,12 @@ MTP = "gemma-4-26b-a4b-fp8-mtp"
 FEW = "gemma-4-26b-a4b-fp8"
 PAIR = "gemma-4-31b-fp8-tp2"
 GB = 10**9
+
+
+def test_the_relatives_of_a_recipe_are_all_that_is_proposed_of_its_family() -> None:
+    for own in (known := forecast.catalogue([paths.RECIPES])):
+        kin = {one["name"] for one in known if better.family(one) == better.family(own)}
+        assert kin <= loader.relatives(own, [paths.RECIPES]).keys()
 
 
 def document(name: str, **changes: Any) -> dict[str, Any]:
@@ -65,7 +80,8 @@ def test_every_recipe_of_the_catalogue_fits_an_idle_spark(name: str) -> None:
     result = forecast_of(recipe)
     assert not result.refusals, result.refusals
     # The model or the drafter of some recipes has no architecture, so the speed is unknown.
-    assert result.go == all("architecture" in recipe[part] for part in ("model", "drafter") if part in recipe)
+    known = all("architecture" in recipe[part] for part in ("model", "drafter") if part in recipe)
+    assert result.go == (known or memory.is_encoder(recipe))
     judged = recipe["topology"]["nodes"] if "architecture" in recipe["model"] else 0
     assert result.fits.keys() == set(reference_spark.HOSTS[:judged])
     # A recipe whose source names no size has that of its weights.
@@ -387,6 +403,21 @@ def test_a_site_names_its_constants_and_its_least_speed(capsys: pytest.CaptureFi
     assert "vllm_roofline: unknown speed_of_light" in capsys.readouterr().err
 
 
+def test_a_constant_of_the_last_release_is_ignored_with_a_note(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The owner's inventory has constants that release 0.1.0 knew, beside one that counts still."""
+    site = tmp_path / "vllm.yml"
+    site.write_text("vllm_roofline: {bandwidth: 200.0e+9}\n")
+    assert main.main(["plan", NVFP4, "--site", str(site)]) == 0
+    wanted = capsys.readouterr().out
+    site.write_text("vllm_roofline: {bandwidth: 200.0e+9, step_s: 1.0e-3, attention_s: 99}\n")
+    assert main.main(["plan", NVFP4, "--site", str(site)]) == 0
+    said = capsys.readouterr()
+    assert said.out == wanted
+    assert said.err.startswith("vllm_roofline: attention_s, step_s: read no more since release 0.1.0")
+
+
 def test_an_unknown_size_is_not_a_model_on_the_host() -> None:
     recipe = document(NVFP4)
     for key in ("size_bytes", "architecture", "layout"):
@@ -515,4 +546,18 @@ def test_a_pair_of_experts_is_not_ranked_before_all_reduces_are_timed(
     facts = {host: {"memory": reference_spark.MEMORY} for host in ("spark1", "spark2")}
     assert pairs.unranked(recipe, known) == expected
     notes = forecast.forecast("demo", recipe, facts, ForecastRequest(), ForecastContext(constants=known)).notes
-    assert any("time two all-reduces" in note for note in notes) == expected
+    assert any("time_all_reduce=true" in note for note in notes) == expected
+
+
+def test_an_encoder_is_a_go_by_its_weights_and_unknown_without_their_size() -> None:
+    recipe = document("bge-m3")
+    text = text_of(forecast_of(recipe), recipe)
+    assert text.startswith("bge-m3 on spark1: go\n")
+    assert "weights take 2.1 GiB, and an encoder has no cache; the engine asks for 3.7 GiB at its start" in text
+    assert forecast_of(document("bge-m3", memory={"utilization": 0.01})).go
+    recipe["model"].pop("size_bytes")
+    assert text_of(forecast_of(recipe), recipe).startswith("bge-m3 on spark1: unknown\n")
+    decoder = document("bge-m3", memory={"kv_cache_bytes": 2 << 30})
+    assert "no prediction of memory and speed: recipe bge-m3 has no model.architecture" in text_of(
+        forecast_of(decoder), decoder
+    )

@@ -73,7 +73,16 @@ def test_an_all_reduce_grows_with_the_tokens_of_a_step() -> None:
         for n in (1, 16)
     )
     assert 10e-6 < one < 120e-6
-    assert many - one == pytest.approx(15 * DENSE.hidden * 2 / SPARK.link)
+    few = 1 + constants.FEW_BYTES_MORE
+    assert many - one == pytest.approx(few * 15 * DENSE.hidden * 2 / SPARK.link)
+
+
+def test_an_all_reduce_of_a_prompt_has_the_rate_of_the_link_and_begins_later() -> None:
+    pair = Load(tensor_parallel=2)
+    short, long = (roofline.all_reduce_s(DENSE, tokens, pair, SPARK) for tokens in (4096, 8192))
+    sent = 4096 * DENSE.hidden * 2 / SPARK.link
+    assert long - short == pytest.approx(sent)
+    assert short - sent == pytest.approx(SPARK.all_reduce_s + SPARK.many_bytes_s)
 
 
 def test_an_eager_start_costs_launches() -> None:

@@ -236,6 +236,18 @@ def test_the_fabric_gate_needs_a_network_and_a_whole_log(gate_request: GateReque
     assert not list(fabric_gate.judge(dataclasses.replace(gate_request, fabric="IB"), {}, ON_IB))
 
 
+def test_each_worker_is_judged_by_its_own_log(gate_request: GateRequest) -> None:
+    """One rank of four falls back alone. Over Ray a worker's log has no line of NCCL."""
+    request = dataclasses.replace(gate_request, fabric="IB", rank=2)
+    start = f"vllm-spark: launch {gate_request.launch}"
+    socket = lines("31b-fp8-tp2-ray.two-nodes.log")
+    judged = {
+        name: [verdict.ok for verdict in runner.rounds(request)[0].judges[1](request, {}, [start, *printed])]
+        for name, printed in {"IB": ON_IB, "Socket": socket, "none": ["ray start --block"]}.items()
+    }
+    assert judged == {"IB": [True], "Socket": [False], "none": []}
+
+
 @pytest.fixture
 def worker(gate_request: GateRequest) -> tuple[GateRequest, dict[str, Any]]:
     """Return the request for a worker, and a probe of a good one."""

@@ -84,8 +84,8 @@ def hosts(runs: Sequence[Evidence]) -> Drawn | None:
     ]
     if not sampled:
         return None
-    told = _told([words for one in sampled for _, words in one.throttled])
-    return Drawn(_panels(sampled, runs, letters(len(runs))), sweep.run_legend(runs, range(len(runs))), told)
+    causes = _told([words for one in sampled for _, words in one.throttled])
+    return Drawn(_panels(sampled, runs, letters(len(runs))), sweep.run_legend(runs, range(len(runs))), causes)
 
 
 def _panels(

@@ -78,13 +78,13 @@ def lines(runs: Sequence[Evidence], found: Rows, kept: Iterable[str]) -> list[Li
 
 def summary(runs: Sequence[Evidence], all_lines: Sequence[Line]) -> list[str]:
     """Return a sentence for each later run: `Of 9 figures 2 are worse and 7 the same.`"""
-    told = []
+    sentences = []
     for n in range(len(runs) - 1):
         styles = Counter(one.style for line in all_lines if (one := line.ratios[n]))
         if styles:
             parts = [f"{styles[style]} {words}" for style, words in SUMMARY.items() if styles[style]]
-            told.append(f"{letter(n + 1)} against {letter(0)}, {styles.total()} figures: {', '.join(parts)}.")
-    return told
+            sentences.append(f"{letter(n + 1)} against {letter(0)}, {styles.total()} figures: {', '.join(parts)}.")
+    return sentences
 
 
 COUNT = 3

@@ -28,8 +28,8 @@ def differences(runs: Sequence[Evidence]) -> list[tuple[str, tuple[str, ...]]]:
 
 def of_runs(runs: Sequence[Evidence]) -> list[str]:
     """Return a name for each run: what tells it from the others, or else when it began."""
-    told = [_telling(part, values) for part, values in differences(runs) if part not in HASHED][:IN_A_NAME]
-    names = [", ".join(values[n] for values in told) for n in range(len(runs))]
+    telling = [_telling(part, values) for part, values in differences(runs) if part not in HASHED][:IN_A_NAME]
+    names = [", ".join(values[n] for values in telling) for n in range(len(runs))]
     if len({*names}) == len(names) and len(runs) > 1:
         return names
     return [", ".join(filter(None, (name, began(run)))) for name, run in zip(names, runs, strict=True)]

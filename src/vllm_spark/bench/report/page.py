@@ -116,8 +116,8 @@ def _without_verdict(runs: Sequence[Evidence], summaries: Sequence[str]) -> str:
 def _garbage(runs: Sequence[Evidence]) -> list[str]:
     """Return a sentence on the runs whose garbage was accepted, if any."""
     found = [(letter(n), cells) for n, run in enumerate(runs) if (cells := verdicts.accepted(run))]
-    told = ", ".join(f"{cells} of {name}" if len(runs) > 1 else cells for name, cells in found)
-    return [f"Garbage accepted in {told}."] if told else []
+    named = ", ".join(f"{cells} of {name}" if len(runs) > 1 else cells for name, cells in found)
+    return [f"Garbage accepted in {named}."] if named else []
 
 
 def _capital(sentence: str) -> str:

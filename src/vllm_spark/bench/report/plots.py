@@ -96,7 +96,7 @@ def _acceptance(runs: Runs) -> Drawn | None:
 
 
 def _accepted(index: int, run: Evidence) -> list[Line]:
-    found: dict[sweep.Group, list[list[float]]] = {}
+    found: dict[sweep.SeriesKey, list[list[float]]] = {}
     measured = [(record["cell"], shares) for record in run.cells.values() if (shares := _shares(record))]
     # The sweep of speculative tokens has a plot of its own.
     for cell, shares in [one for one in measured if not one[0]["server"]] or measured:

@@ -25,7 +25,7 @@ DIMENSIONS: Mapping[str, Callable[[Cell], str]] = {
     "sampling": lambda cell: text.settings(cell["sampling"]),
     "server": lambda cell: text.settings(cell["server"]),
 }
-Group = tuple[str, ...]
+SeriesKey = tuple[str, ...]
 # Swatch, letter of the run or nothing, and words.
 Legend = tuple[tuple[Markup, str, str], ...]
 
@@ -44,7 +44,7 @@ class Line:
     """Points of one run and one group."""
 
     run: int
-    group: Group
+    group: SeriesKey
     points: tuple[Point, ...]
 
 
@@ -67,7 +67,7 @@ def lines(
     """Return a line for each run and each group of cells that are alike except in x and in the ignored dimension.
 
     `unit` divides the values. Groups with fewer than two places on the axis in every run are left out."""
-    found: dict[tuple[int, Group], list[Point]] = {}
+    found: dict[tuple[int, SeriesKey], list[Point]] = {}
     for index, run in enumerate(runs):
         for record in run.cells.values():
             place = x(record["cell"])
@@ -130,7 +130,7 @@ def panels(
     return Drawn(tuple((each.title, panel.draw(each)) for each in made), legend, note)
 
 
-def _group_names(groups: Iterable[Group]) -> dict[Group, str]:
+def _group_names(groups: Iterable[SeriesKey]) -> dict[SeriesKey, str]:
     """Return the name of each group: the words in which the groups differ, or all words of a single group."""
     known = list(dict.fromkeys(groups))
     differing = [n for n, words in enumerate(zip(*known, strict=True)) if len(known) == 1 or len({*words}) > 1]
@@ -142,7 +142,7 @@ def _shared(view: View, views: Sequence[View], y: Callable[[list[float]], Axis])
     return y([value for line in same for point in line.points for value in (point.low, point.high)])
 
 
-def _series(view: View, named: Mapping[Group, str], by_group: bool) -> Iterator[tuple[str, tuple[Series, ...]]]:
+def _series(view: View, named: Mapping[SeriesKey, str], by_group: bool) -> Iterator[tuple[str, tuple[Series, ...]]]:
     """Yield title and series of each panel of a view."""
     if by_group:
         if view.lines:

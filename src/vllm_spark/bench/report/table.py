@@ -65,7 +65,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """A cell with its number in the table, its id, and its result in each run that has it."""
 
     number: int
@@ -120,7 +120,7 @@ def kind(id_: str) -> str:
     return re.sub(r" #\d+$", "", id_)
 
 
-def rows(runs: Sequence[Evidence], metrics: Sequence[str]) -> list[Row]:
+def rows(runs: Sequence[Evidence], metrics: Sequence[str]) -> list[ReportRow]:
     """Return a row per cell, in the order of their numbers. Of a long soak only every n-th repetition of each cell has
     one, and those with a fault: they show its course."""
     results = sum(len(run.cells) for run in runs)
@@ -129,7 +129,7 @@ def rows(runs: Sequence[Evidence], metrics: Sequence[str]) -> list[Row]:
         found = [(n, run.cells[id_]) for n, run in enumerate(runs) if id_ in run.cells]
         if seen[kind(id_)] % every == 0 or any(cell["faults"] for _, cell in found):
             made = (_result(letter(n), cell, metrics, results <= MAX_VALUES) for n, cell in found)
-            kept.append(Row(number, id_, tuple(made)))
+            kept.append(ReportRow(number, id_, tuple(made)))
         seen[kind(id_)] += 1
     return kept[:MAX_ROWS]
 
@@ -158,20 +158,20 @@ def _value(cell: CellRecord, metric: str, every: bool) -> Value | None:
 
 def warnings(runs: Sequence[Evidence]) -> list[tuple[str, str, str]]:
     """Return each fault of measured cells once: its name, the cells that have it, and what it says of the first."""
-    order, said = numbers(runs), dict[str, list[str]]()
+    order, texts = numbers(runs), dict[str, list[str]]()
     where: dict[str, dict[int, list[int]]] = {}
     for index, run in enumerate(runs):
         for id_, cell in run.cells.items():
             for fault in cell["faults"] if cell["state"] == "measured" else ():
                 where.setdefault(fault["id"], {}).setdefault(index, []).append(order[id_])
-                said.setdefault(fault["id"], []).append(fault["what"])
+                texts.setdefault(fault["id"], []).append(fault["what"])
     return [
         (
             text.plain(fault),
             "; ".join(_where(index, cells, runs) for index, cells in where[fault].items()),
             ("for example " if len({*whats}) > 1 else "") + text.plain(whats[0]),
         )
-        for fault, whats in said.items()
+        for fault, whats in texts.items()
     ]
 
 

@@ -16,7 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = [use.word for use in uses.USES]
     parser.add_argument("--use", choices=words, help=f"what the server is for: {', '.join(u.name for u in uses.USES)}")
     parser.add_argument(
-        "--recipe", metavar="NAME", help="default: the one with the highest reported speed, of those that fit"
+        "--recipe",
+        action="append",
+        metavar="NAME",
+        help="more than once: several servers on each Spark; default: the one with the highest reported speed, of "
+        "those that fit",
     )
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="where to write hosts.yml; default: inventories/site")
     parser.add_argument("-y", "--yes", action="store_true", help="ask nothing, and take each default")

@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
 def _composed(args: argparse.Namespace, talk: Conversation, folder: Path) -> tuple[str, list[str]]:
     """Return the text of the inventory, and the verbs that come next."""
     searched = (folder / "recipes", paths.RECIPES) if args.to else folders.searched()
-    recipe = loader.load(args.recipe, searched).document if args.recipe else None
+    recipes = [loader.load(name, searched).document for name in dict.fromkeys(args.recipe or ())]
     names = args.hosts or discovery.choose(talk)
-    if recipe:
+    for recipe in recipes:
         proposal.groups(recipe, names)
     found = _named(names, {}, args, talk)
     facts = _contact(found, args, talk)
@@ -61,7 +61,7 @@ def _composed(args: argparse.Namespace, talk: Conversation, folder: Path) -> tup
         more = _named(peers, found, args, talk)
         facts |= _contact(more, argparse.Namespace(**{**vars(args), "fingerprint": []}), talk)
         found |= more
-    deployments = proposal.deployments(recipe or args.use, facts, searched, talk)
+    deployments = proposal.deployments(recipes or args.use, facts, searched, talk)
     fabric = proposal.fabric(deployments, facts)
     variables = {name: {**spark.variables, **fabric.get(name, {})} for name, spark in found.items()}
     return new_file.text(variables, deployments), ["fabric", "up"] if fabric else ["up"]

@@ -1,9 +1,10 @@
-"""The deployments of a new inventory: the recipe that was named, or one for the use of the owner that fits."""
+"""The deployments of a new inventory: the recipes that were named, or one for the use of the owner that fits."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from vllm_spark.core import table as text_table
 from vllm_spark.core.refusal import Fix, RefusedError, register
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.core.units import GB
-from vllm_spark.inventory import link_config
+from vllm_spark.inventory import deployment, link_config
 from vllm_spark.inventory.links import HostFabric
 from vllm_spark.recipe import loader, proposed
-from vllm_spark.sizing import uses
+from vllm_spark.sizing import budget, uses
 from vllm_spark.sizing.forecast import Forecast
 from vllm_spark.sizing.uses import Use
 
@@ -41,20 +42,56 @@ def groups(recipe: Document, hosts: Sequence[str]) -> list[list[str]]:
 
 
 def deployments(
-    wish: Document | str | None, facts: Mapping[str, Facts], searched: Sequence[Path], talk: Conversation
+    wish: Sequence[Document] | str | None, facts: Mapping[str, Facts], searched: Sequence[Path], talk: Conversation
 ) -> list[dict[str, Any]]:
-    """Return the deployments. `wish` is a recipe, or the word of a use. Raises RefusedError if nothing fits."""
-    recipe = _proposed(wish, facts, searched, talk) if wish is None or isinstance(wish, str) else wish
-    hosts = groups(recipe, list(facts))
-    for group in hosts:
-        if refusals := uses.forecast_of(recipe, uses.USES[0], {name: facts[name] for name in group}).refusals:
+    """Return the deployments. `wish` are recipes, or the word of a use. Raises RefusedError if one does not fit, or not
+    all of them together."""
+    recipes = [_proposed(wish, facts, searched, talk)] if wish is None or isinstance(wish, str) else wish
+    entries, wanted = [], {}
+    for name, recipe in zip(_names([recipe["name"] for recipe in recipes]), recipes, strict=True):
+        hosts = groups(recipe, list(facts))
+        for number, group in enumerate(hosts, 1):
+            own = f"{name}-{number}" if len(hosts) > 1 else name
+            entries.append({"name": own, "recipe": recipe["name"], "hosts": group})
+            wanted[own] = recipe
+    parts = _shared(entries, wanted, facts, talk)
+    for entry in entries:
+        reported = {host: facts[host] for host in entry["hosts"]}
+        if refusals := uses.forecast_of(parts[entry["name"]], uses.USES[0], reported).refusals:
             raise RefusedError(refusals)
-    word = re.match("[a-z]+", recipe["name"])
-    name = word[0] if word else "model"
+    return entries
+
+
+def _names(recipes: Sequence[str]) -> list[str]:
+    """Return the name of a deployment of each recipe: its first word, or all of it if another one has that word too."""
+    words = [word[0] if (word := re.match("[a-z]+", recipe)) else "model" for recipe in recipes]
     return [
-        {"name": f"{name}-{number}" if len(hosts) > 1 else name, "recipe": recipe["name"], "hosts": group}
-        for number, group in enumerate(hosts, 1)
+        deployment.name_for(recipe) if words.count(word) > 1 else word
+        for word, recipe in zip(words, recipes, strict=True)
     ]
+
+
+def _shared(
+    entries: Sequence[Mapping[str, Any]],
+    recipes: Mapping[str, Document],
+    facts: Mapping[str, Facts],
+    talk: Conversation,
+) -> dict[str, Document]:
+    """Return the recipes by deployment, with their part of the memory where they share a Spark. The owner reads who has
+    what. Raises RefusedError with the same table if it is too much."""
+    found = dict(recipes)
+    for host, known in facts.items():
+        total = known["memory"]["total"]
+        names = sorted(entry["name"] for entry in entries if host in entry["hosts"])
+        if len(names) > 1:
+            budgets = budget.divided([budget.of_recipe(name, recipes[name]) for name in names], total)
+            if refused := list(budget.refusals(host, budgets, total)):
+                fix = "leave out one --recipe, or name a smaller one: `vllm-spark recipes` lists them."
+                raise RefusedError(replace(refusal, fix=fix) for refusal in refused)
+            for line in budget.table(host, budgets, total):
+                talk.tell(line)
+            found |= {one.name: budget.with_budget(recipes[one.name], one, total) for one in budgets}
+    return found
 
 
 def fabric(deployments: Sequence[Mapping[str, Any]], facts: Mapping[str, Facts]) -> dict[str, dict[str, Any]]:

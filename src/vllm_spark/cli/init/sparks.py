@@ -122,10 +122,10 @@ def _run_module(hosts: Mapping[str, Mapping[str, Any]], module: str, arguments: 
 
 
 def _no_facts(name: str, variables: Mapping[str, Any], result: Mapping[str, Any]) -> Refusal:
-    said = str(result.get("msg", result))
-    known = host_access.explain(said, Login.of({"inventory_hostname": name, **variables}))
+    error = str(result.get("msg", result))
+    known = host_access.explain(error, Login.of({"inventory_hostname": name, **variables}))
     return known or NO_FACTS(
-        what=f"{variables['ansible_host']} has no facts: {text.one_line(said)}",
+        what=f"{variables['ansible_host']} has no facts: {text.one_line(error)}",
         expected="facts of a Spark",
         fix="try again, and with `vllm-spark contact HOST` first.",
     )

@@ -116,11 +116,11 @@ def _of_others(args: argparse.Namespace, into: Path) -> int:
     return 0
 
 
-def _source(file: Path, said: str) -> str:
+def _source(file: Path, note: str) -> str:
     """Return the source of a recipe: the file by its checksum, and the commit of the checkout in which it lies."""
     commit = _commit(file.resolve().parent)
     where = f", of the checkout at {commit}" if commit else ""
-    what = f": {text.one_line(said)}" if said else ""
+    what = f": {text.one_line(note)}" if note else ""
     return f"{text.one_line(file.name)} (sha256 {sha256(file.read_bytes()).hexdigest()}){where}{what}"
 
 
@@ -130,9 +130,9 @@ def _commit(folder: Path) -> str:
     for parent in (folder, *folder.parents):
         head = parent / ".git" / "HEAD"
         if head.is_file():
-            said = head.read_text(encoding="utf-8", errors="replace").strip()
-            ref = head.parent / said.removeprefix("ref: ")
-            return said if not said.startswith("ref: ") else ref.read_text().strip() if ref.is_file() else ""
+            content = head.read_text(encoding="utf-8", errors="replace").strip()
+            ref = head.parent / content.removeprefix("ref: ")
+            return content if not content.startswith("ref: ") else ref.read_text().strip() if ref.is_file() else ""
     return ""
 
 

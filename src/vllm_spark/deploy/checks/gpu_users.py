@@ -39,7 +39,7 @@ def ollama_loaded(context: HostContext) -> Iterator[Observation]:
     severity="warning",
     needs=("host", "docker"),
     what="{name} computes on the GPU of {host} and holds {amount} of the memory that the model server needs",
-    fix="{how}.",
+    fix="{how}{lend}.",
     source="nvidia-smi --query-compute-apps, the only place where a GB10 reports GPU memory (field report 003)",
 )
 def gpu_process(context: HostContext) -> Iterator[Observation]:
@@ -62,6 +62,7 @@ def gpu_process(context: HostContext) -> Iterator[Observation]:
                     "name": title if kind == "process" else f"{kind} {name}",
                     "amount": amount,
                     "how": holders.how_to_stop(kind, name, context.host, pids),
+                    "lend": f"; or {holders.lease(context.host, sum(sizes))}" if known else "",
                 },
                 evidence=f"compute-apps {title}, {amount}",
             )

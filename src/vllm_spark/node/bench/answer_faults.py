@@ -75,36 +75,36 @@ def token_accounting(observation: Observation) -> Iterator[str]:
     missing = -(observation.others_tokens() or 0.0) if generated is not None and generated >= 0 else 0.0
     if missing > COUNTER_STEP_TOKENS * observation.streams:
         yield f"the answers have {missing:.0f} tokens more than the {generated:.0f} that the engine generated"
-    read, told = observation.moved(PROMPT_TOKENS), [answer.prompt_tokens for answer in observation.answers]
-    if read is None or None in told or observation.moved(FINISHED) != len(told):
+    read, reported = observation.moved(PROMPT_TOKENS), [answer.prompt_tokens for answer in observation.answers]
+    if read is None or None in reported or observation.moved(FINISHED) != len(reported):
         return
-    usage = sum(tokens or 0 for tokens in told)
-    if abs(read - usage) > PROMPT_SHARE * usage + COUNTER_STEP_TOKENS * len(told):
-        yield f"the engine read {read:.0f} tokens of {len(told)} prompts, and their usage says {usage}"
+    usage = sum(tokens or 0 for tokens in reported)
+    if abs(read - usage) > PROMPT_SHARE * usage + COUNTER_STEP_TOKENS * len(reported):
+        yield f"the engine read {read:.0f} tokens of {len(reported)} prompts, and their usage says {usage}"
 
 
 def _output_differs(answer: Answer) -> str:
     """Return how the counts of an answer's output differ, or an empty text."""
     if answer.tokens is None:
         return "an answer has neither token ids nor usage"
-    told, chunks = answer.completion_tokens, answer.chunks
-    if told is not None and answer.tokens != told:
-        return f"an answer has {answer.tokens} token ids, and its usage says {told}"
-    if answer.token_ids is None and told is not None and chunks is not None and chunks > told:
-        return f"an answer has {chunks} chunks with a text, and its usage says {told} tokens"
+    reported, chunks = answer.completion_tokens, answer.chunks
+    if reported is not None and answer.tokens != reported:
+        return f"an answer has {answer.tokens} token ids, and its usage says {reported}"
+    if answer.token_ids is None and reported is not None and chunks is not None and chunks > reported:
+        return f"an answer has {chunks} chunks with a text, and its usage says {reported} tokens"
     return ""
 
 
 def _prompt_differs(answer: Answer, observation: Observation) -> str:
     """Return how the counts of a prompt differ, or an empty text. A chat template adds tokens and removes none."""
-    told, counted = answer.prompt_tokens, answer.prompt_counted
-    if told is None or counted is None:
+    reported, counted = answer.prompt_tokens, answer.prompt_counted
+    if reported is None or counted is None:
         return ""
     share = ESTIMATE_SHARE if observation.uncounted else PROMPT_SHARE
-    if counted / (1 + share) - 2 <= told <= counted * (1 + share) + TEMPLATE_TOKENS:
+    if counted / (1 + share) - 2 <= reported <= counted * (1 + share) + TEMPLATE_TOKENS:
         return ""
     about = "about " if observation.uncounted else ""
-    return f"a prompt has {about}{counted} tokens, and its usage says {told}"
+    return f"a prompt has {about}{counted} tokens, and its usage says {reported}"
 
 
 def _lengths(observation: Observation) -> list[int]:

@@ -39,7 +39,7 @@ LEAST_SAMPLED_S = 3.0
 # In the sound cells of recipes/evidence/h200-bench the latest first chunk took 1.8 times the median.
 MOST_LATE = 2.0
 LEAST_RUNS = 3
-# Of a first token of 70 ms, the shortest of a Spark, 7 %.
+# 7 % of a first token of 70 ms, the shortest of a Spark.
 MOST_LAG_MS = 5.0
 # The start time of a process is a constant. Its text has nine digits or more.
 SAME_START_S = 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from vllm_spark.node.bench.records import Sample
 
 TICKS_PER_S = 100.0  # USER_HZ, the unit of /proc/stat and /proc/PID/stat on every architecture of Linux (proc(5))
-# Of the line `cpu` of /proc/stat; what guests use is part of the first two.
+# The fields of the line `cpu` of /proc/stat; what guests use is part of the first two.
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 WAITED = re.compile(r"^some .*total=(\d+)", re.MULTILINE)  # microseconds (Documentation/accounting/psi.rst)
 DOCKER_LIMIT_S = 10.0

@@ -72,7 +72,7 @@ def prompts(server: Server, salt: str) -> Callable[[Cell, int, int], Messages]:
 
     def messages(cell: Cell, run: int, stream: int) -> Messages:
         number = run if run >= 0 else WARM_UP_INDEX - run
-        # Of a cell with documents each document is a prompt.
+        # Each document of a cell is a prompt.
         each = cell["streams"] * (pooled.REQUESTS * cell["documents"] if "documents" in cell else 1)
         index = number * each + stream
         return corpus.prompt(

@@ -27,7 +27,7 @@ MOST_HEAD_BYTES = 64 << 10
 MOST_LINE_BYTES = 4 << 20
 # A longer length than any body has; Python reads no number of more than 4,300 digits.
 MOST_LENGTH_DIGITS = 18
-# Of a reply that is no stream, for a message.
+# The part of a reply without a stream that a message shows.
 KEPT_BYTES = 2000
 QUOTED = 200  # characters of a reply in a message
 

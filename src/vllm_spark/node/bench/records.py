@@ -93,7 +93,7 @@ class Cell(TypedDict):
     sampling: dict[str, Any]
     # What the cell changes at the server: {} or one of {"speculative_tokens": 4}, {"mode": "eager"}, {"start": "cold"}.
     server: dict[str, Any]
-    # Of a cell for a server of another role than chat: embed or rerank, and the documents of a request.
+    # The role of a server that is no chat (embed or rerank), and the documents of a request.
     role: NotRequired[str]
     documents: NotRequired[int]
 

@@ -30,7 +30,7 @@ SETTLE_S = 3.0
 SETTLE_INTERVAL_S = 0.05
 # A count of tokens beyond these is none: a token is a byte at least, and no tokenizer has texts of such tokens.
 MOST_CHARACTERS_PER_TOKEN = 40
-# Of prose. A usage that says something else is not believed.
+# Characters of a token of prose. A usage that says something else is not believed.
 LEAST_LEARNED, MOST_LEARNED = 1.5, 12.0
 CHAT = "/v1/chat/completions"
 

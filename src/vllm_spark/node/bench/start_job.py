@@ -25,7 +25,7 @@ from vllm_spark.node.bench.stream import Endpoint
 
 POLL_INTERVAL_S = 0.25
 REQUEST_TIMEOUT_S = 30.0
-# Of a reply, of which only the status counts.
+# The part of a reply that is read: only its status counts.
 MOST_BYTES = 1 << 20
 # More than any start-up log has.
 MOST_LINES = 20_000

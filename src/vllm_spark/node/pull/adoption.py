@@ -21,7 +21,7 @@ from vllm_spark.node.host_job import reason_of
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import READ_BLOCK_BYTES, LinkError, pinned_folder, sha256_of
 from vllm_spark.node.pull.job import JobError
-from vllm_spark.node.pull.model_files import PART, Entry, Source
+from vllm_spark.node.pull.model_files import PART, FileEntry, Source
 
 # hashlib releases the GIL, so threads are as fast as processes. More than a Spark's fast cores gain nothing.
 READERS = 8
@@ -29,7 +29,7 @@ READERS = 8
 
 def adopt(
     model: Source,
-    entries: Collection[Entry],
+    entries: Collection[FileEntry],
     checksums: ChecksumCache,
     on_read: Callable[[int], None] | None = None,
     stop: Event | None = None,
@@ -44,7 +44,7 @@ def adopt(
     # A blob whose link is gone is found by them.
     written = shared_blobs.references(model.hub)
 
-    def take(entry: Entry) -> bool:
+    def take(entry: FileEntry) -> bool:
         with suppress(OSError, LinkError):
             os.close(model.open(entry))
             return False
@@ -63,7 +63,7 @@ def adopt(
 
 
 def _take(
-    model: Source, entry: Entry, place: tuple[str, str], on_read: Callable[[int], None] | None, stop: Event | None
+    model: Source, entry: FileEntry, place: tuple[str, str], on_read: Callable[[int], None] | None, stop: Event | None
 ) -> bool:
     """Move or copy a file of the store. `place` is its HASH, and the name that a link to it has in the cache. Return
     False if there is none, or if its content is not that of the entry."""

@@ -17,7 +17,7 @@ from vllm_spark.node.pull.adoption import READERS, adopt
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import LinkError, sha256_of
 from vllm_spark.node.pull.job import JobProgress
-from vllm_spark.node.pull.model_files import PART, Entry, Manifest, ManifestError, ModelRef, Source, source_of
+from vllm_spark.node.pull.model_files import PART, FileEntry, Manifest, ManifestError, ModelRef, Source, source_of
 
 
 class HubRequest(TypedDict, total=False):
@@ -52,7 +52,7 @@ class ModelState(TypedDict):
     present: bool
 
 
-def file_state(source: Source, entry: Entry, checksums: ChecksumCache) -> Literal["whole", "unread", "missing"]:
+def file_state(source: Source, entry: FileEntry, checksums: ChecksumCache) -> Literal["whole", "unread", "missing"]:
     """Return whole (verified before), unread (size matches, never read) or missing (absent, or of another size)."""
     path = source.file(entry)
     try:
@@ -106,7 +106,7 @@ def _model_state(model: Source) -> ModelState:
     return state
 
 
-def _allocated_bytes(model: Source, entry: Entry) -> int:
+def _allocated_bytes(model: Source, entry: FileEntry) -> int:
     """Return the bytes that a partial copy has already allocated on the disk."""
     with suppress(OSError):
         status = model.blob(entry).with_name(f"{entry.blob}{PART}").stat()
@@ -121,7 +121,7 @@ def remove_bad_files(
     verify: bool,
     on_read: Callable[[int], None] | None = None,
     stop: Event | None = None,
-) -> list[Entry]:
+) -> list[FileEntry]:
     """Delete and return the files that differ from the manifest: absent, of another size, or of another sha256.
 
     What the hub cache's shared store has of them becomes the model's own. `verify` also reads files that have a stamp.
@@ -134,7 +134,7 @@ def remove_bad_files(
     states = {entry: file_state(model, entry, checksums) for entry in manifest.files}
     to_read = [entry for entry, state in states.items() if state == "unread" or (verify and state == "whole")]
 
-    def is_right(entry: Entry) -> bool:
+    def is_right(entry: FileEntry) -> bool:
         path = model.file(entry)
         try:
             if sha256_of(model.open(entry), on_read, stop) != entry.sha256:
@@ -154,7 +154,7 @@ def remove_bad_files(
     return sorted([*bad, *missing], key=lambda entry: entry.path)
 
 
-def link_existing_blob(model: Source, entry: Entry) -> None:
+def link_existing_blob(model: Source, entry: FileEntry) -> None:
     """Link a blob that exists already: from another commit, or from a copy that ended before it was linked."""
     blob = model.blob(entry)
     if not model.file(entry).exists() and blob.is_file() and blob.stat().st_size == entry.size:

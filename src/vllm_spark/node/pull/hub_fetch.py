@@ -28,7 +28,7 @@ from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import JobError, JobProgress, repeated
 from vllm_spark.node.pull.model_files import (
     BLOB_NAME,
-    Entry,
+    FileEntry,
     Manifest,
     Source,
     check_path,
@@ -82,7 +82,7 @@ def ensure_model(
     raise JobError("corrupt", detail)
 
 
-def list_files(repository: str, model: Source) -> list[Entry]:
+def list_files(repository: str, model: Source) -> list[FileEntry]:
     """Return the files of the commit that are taken, with the hub's checksums. Raises JobError if the hub has another
     commit, and ManifestError for a path that leads out."""
     from huggingface_hub import HfApi  # noqa: PLC0415  the rest of this file needs no library
@@ -95,7 +95,7 @@ def list_files(repository: str, model: Source) -> list[Entry]:
     return taken_files(info, model.more)
 
 
-def taken_files(info: Any, more: Collection[str] = ()) -> list[Entry]:
+def taken_files(info: Any, more: Collection[str] = ()) -> list[FileEntry]:
     """Return the files of a ModelInfo that are taken. A small one has no sha256, and its blob is named by git's hash.
 
     Raises ManifestError for a path that leads out.
@@ -103,9 +103,9 @@ def taken_files(info: Any, more: Collection[str] = ()) -> list[Entry]:
     return [_listed(file) for file in info.siblings or () if is_taken(file.rfilename, more)]
 
 
-def _listed(file: Any) -> Entry:
+def _listed(file: Any) -> FileEntry:
     sha256 = file.lfs.sha256 if file.lfs else ""
-    return Entry(check_path(file.rfilename), int(file.size or 0), sha256, sha256 or str(file.blob_id))
+    return FileEntry(check_path(file.rfilename), int(file.size or 0), sha256, sha256 or str(file.blob_id))
 
 
 def refuse_links(model: Source) -> None:
@@ -120,7 +120,7 @@ def refuse_links(model: Source) -> None:
                     raise LinkError(f"{model.root / 'blobs' / file.name} is a link")
 
 
-def _download(model: Source, repository: str, files: list[Entry], progress: JobProgress) -> None:
+def _download(model: Source, repository: str, files: list[FileEntry], progress: JobProgress) -> None:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def _watch_disk(blobs: Path, progress: JobProgress) -> None:
     progress.done = min(sizes, progress.total)
 
 
-def _adopt(model: Source, files: list[Entry], progress: JobProgress) -> None:
+def _adopt(model: Source, files: list[FileEntry], progress: JobProgress) -> None:
     """Adopt what the shared store has of the files. Delete blobs of a wrong size, and links to what was not adopted.
 
     The library assumes that an existing blob is complete.
@@ -159,13 +159,13 @@ def _adopt(model: Source, files: list[Entry], progress: JobProgress) -> None:
             model.remove(file)
 
 
-def _manifest(model: Source, repository: str, files: list[Entry]) -> Manifest:
+def _manifest(model: Source, repository: str, files: list[FileEntry]) -> Manifest:
     """Return the manifest of the downloaded files, checked as that of a sender."""
     entries = tuple(_entry(model, file) for file in files)
     return parse(Manifest(repository, model.commit, entries).to_json(), model.more)
 
 
-def _entry(model: Source, file: Entry) -> Entry:
+def _entry(model: Source, file: FileEntry) -> FileEntry:
     path = model.file(file)
     sha256 = file.sha256
     if not sha256:
@@ -174,9 +174,9 @@ def _entry(model: Source, file: Entry) -> Entry:
             model.remove(file)
             raise JobError("corrupt", f"{file.path} has git's hash {git_sha1(content)}, the hub states {file.blob}")
         sha256 = hashlib.sha256(content).hexdigest()
-    # Of a mirror the library takes another name. Where the blob itself leads does not matter.
+    # The library takes another name from a mirror. Where the blob itself leads does not matter.
     name = path.readlink().name if path.is_symlink() else ""
-    return Entry(file.path, path.stat().st_size, sha256, name if BLOB_NAME.fullmatch(name) else file.blob)
+    return FileEntry(file.path, path.stat().st_size, sha256, name if BLOB_NAME.fullmatch(name) else file.blob)
 
 
 def _with_reasons(progress: JobProgress, call: Callable[[], Result]) -> Result:

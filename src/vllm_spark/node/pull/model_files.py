@@ -73,7 +73,7 @@ class OtherManifestError(ManifestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One file of a model at its commit."""
 
     path: str
@@ -88,7 +88,7 @@ class Manifest:
 
     repository: str
     commit: str
-    files: tuple[Entry, ...]
+    files: tuple[FileEntry, ...]
 
     @property
     def size(self) -> int:
@@ -150,16 +150,16 @@ def parse(content: str | bytes, more: Mapping[str, str] | None = None) -> Manife
     return Manifest(repository, commit, taken)
 
 
-def _entry(file: Mapping[str, object]) -> Entry:
+def _entry(file: Mapping[str, object]) -> FileEntry:
     path, size, sha256, blob = check_path(file["path"]), file["size"], str(file["sha256"]), str(file["blob"])
     if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES:
         raise ManifestError(f"invalid manifest: {path} has the size {ascii(size)[:60]}, expected 0 to {MAX_FILE_BYTES}")
     if not BLOB_NAME.fullmatch(blob) or not SHA256.fullmatch(sha256):
         raise ManifestError(f"invalid manifest: {path} has blob {ascii(blob)[:70]} and sha256 {ascii(sha256)[:70]}")
-    return Entry(path, size, sha256, blob)
+    return FileEntry(path, size, sha256, blob)
 
 
-def _refuse_conflicts(entries: Collection[Entry]) -> None:
+def _refuse_conflicts(entries: Collection[FileEntry]) -> None:
     """Refuse two files with one path, a file that is also a folder, and one blob for two contents."""
     paths = {entry.path for entry in entries}
     folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
@@ -239,14 +239,14 @@ class Source:
         with self.pinned(NOTES_DIR, create=True) as folder:
             replace_file(folder / self.manifest_file.name, manifest.to_json())
 
-    def file(self, entry: Entry) -> Path:
+    def file(self, entry: FileEntry) -> Path:
         """Return the path that the engine reads."""
         return self.snapshot / entry.path
 
-    def blob(self, entry: Entry) -> Path:
+    def blob(self, entry: FileEntry) -> Path:
         return self.root / "blobs" / entry.blob
 
-    def open(self, entry: Entry) -> int:
+    def open(self, entry: FileEntry) -> int:
         """Open the file that the engine reads and return its descriptor.
 
         Raises OSError, and LinkError for a link other than one to a blob of this model.
@@ -262,7 +262,7 @@ class Source:
         with self.pinned("blobs") as folder:
             return open_plain(folder / target.name, os.O_RDONLY, str(target))
 
-    def link(self, entry: Entry) -> None:
+    def link(self, entry: FileEntry) -> None:
         """Link the blob into the snapshot with a relative link, as huggingface_hub does."""
         file = self.file(entry)
         target = os.path.relpath(self.blob(entry), file.parent)
@@ -275,7 +275,7 @@ class Source:
             temporary.symlink_to(target)
             temporary.replace(link)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: FileEntry) -> None:
         """Delete a damaged file: its link and the blob of the link."""
         file = self.file(entry)
         blobs = {entry.blob}

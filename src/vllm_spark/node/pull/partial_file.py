@@ -18,7 +18,7 @@ from vllm_spark.node.host_job import reason_of
 from vllm_spark.node.pull.checksums import ChecksumCache
 from vllm_spark.node.pull.files import open_plain, write_json
 from vllm_spark.node.pull.job import JobError
-from vllm_spark.node.pull.model_files import PART, PARTS, Entry, Source
+from vllm_spark.node.pull.model_files import PART, PARTS, FileEntry, Source
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -33,7 +33,7 @@ class PartialFile:
     """A file of `model`: its complete chunks, and the sha256 of the first `hashed` chunks."""
 
     model: Source
-    entry: Entry
+    entry: FileEntry
     descriptor: int = -1
     chunks: set[int] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from vllm_spark.node.pull.files import LinkError
 from vllm_spark.node.pull.hub_cache import HubRequest
 from vllm_spark.node.pull.job import SERVING, JobError, JobProgress
-from vllm_spark.node.pull.model_files import Entry, Manifest, Source, source_of
+from vllm_spark.node.pull.model_files import FileEntry, Manifest, Source, source_of
 from vllm_spark.node.pull.peer_server import PeerHandler, PeerServer
 
 # A server without a request for this long was left behind by a run that was killed.
@@ -60,7 +60,7 @@ class RangeServer(PeerServer):
         self, address: tuple[str, int], secret: str, models: Mapping[str, tuple[Source, Manifest]] | None = None
     ) -> None:
         self.manifests: dict[str, Manifest] = {}
-        self.files: dict[str, tuple[Source, Entry]] = {}
+        self.files: dict[str, tuple[Source, FileEntry]] = {}
         self.add(models or {})
         super().__init__(address, self.handler, secret)
 

@@ -3,11 +3,16 @@
 An attempt has at most one start, which ends on all ranks together; the process of the attempt ends with it. If a
 container ends by itself, its rank tells its peers and waits for their answer: a peer that is gone or was stopped is the
 reason. A rank that has given up stays without a container, and tells every peer that comes.
+
+The links are a star: each worker has one, with the head. The head of several workers judges an end for all, so that all
+count the same: it tells nobody before the next beat of each has shown that none is gone. What one worker counts reaches
+the others through it, as does what it waits for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from enum import Enum, auto
 from typing import Protocol
 
@@ -74,6 +79,9 @@ class Attempt:
         self._tries = 1
         self._answered: set[str] = set()
         self._why = self._gives_up = ""
+        self._own = False
+        # The head of several workers.
+        self._several = not rank and len(partners) > 1
         self._status = STOPPED
         self._runs = False
 
@@ -90,7 +98,13 @@ class Attempt:
         if self.phase in (Phase.ASKING, Phase.ENDING):
             return
         self.links[peer] = count is not None
+        self._learn(peer, count)
+
+    def _learn(self, peer: str, count: Count | None) -> None:
+        """Take what a peer counts, let the others know, and do what follows."""
         record = self.hands.keep(lambda old: starts.with_count(old, count) if count else old)
+        for other in [other for other, counts in self.links.items() if counts and other != peer]:
+            self.hands.send(other, {"count": asdict(record.count)})
         if self.phase is Phase.GIVEN_UP and not record.count.gave_up:
             self.hands.exit(OVER)  # a person has acted there, so this rank begins anew
         else:
@@ -107,16 +121,22 @@ class Attempt:
             self._stay(record.count.gave_up)
         elif missing := [peer for peer in self.partners if peer not in self.links]:
             self.phase = Phase.MEETING
-            self.hands.state(WANTED, f"it waits for {' and '.join(missing)}")
+            self.wait(f"it waits for {' and '.join(missing)}")
         elif self.rank:
             self.phase = Phase.STARTING
             self.hands.state(WANTED, f"{self.partners[0]} is here, and begins the start")
         elif pause := starts.pause_s(record, self.hands.now()):
             self.phase = Phase.PAUSING
-            self.hands.state(WANTED, starts.paused(record, pause))
+            self.wait(starts.paused(record, pause))
             self.hands.after(pause, self._paused)
         else:
             self._queue()
+
+    def wait(self, why: str) -> None:
+        """Write what this rank waits for. Workers that are here learn it from a head of several."""
+        self.hands.state(WANTED, why)
+        if self._several:
+            self._tell({"waits": why})
 
     def _paused(self) -> None:
         if self.phase is Phase.PAUSING:
@@ -137,7 +157,7 @@ class Attempt:
         elif self._lacking[0] == self.in_turn:
             self.hands.take_turn()
         else:
-            self.hands.state(WANTED, f"it waits for its turn to load on {self._lacking[0]}")
+            self.wait(f"it waits for its turn to load on {self._lacking[0]}")
             self.hands.send(self._lacking[0], {"turn": "take", "number": self._number})
 
     def turn_waits(self, why: str) -> None:
@@ -209,7 +229,8 @@ class Attempt:
         self.phase = Phase.RUNNING
         self.hands.keep(lambda record: starts.begun(record, start, now))
         self.hands.state(LOADING)
-        self.hands.say(f"{' and '.join(self.partners)} is here; starting rank {self.rank}")
+        are = "are" if self._several else "is"
+        self.hands.say(f"{' and '.join(self.partners)} {are} here; starting rank {self.rank}")
 
     def listens(self) -> None:
         """Note that the workers of this head may run."""
@@ -227,8 +248,15 @@ class Attempt:
         """Act on a message of a peer."""
         if "bye" in message:
             self._bye(peer, str(message["bye"]), str(message.get("kind")))
+        elif self.phase is Phase.ASKING and self._several:
+            self._answers(peer)
         elif "turn" in message:
             self._turn(peer, str(message["turn"]), int(message["number"]))
+        elif "count" in message:
+            if self.phase in (Phase.STARTING, Phase.GIVEN_UP):
+                self._learn(peer, starts.count_of(message["count"]))
+        elif self.phase is Phase.STARTING and "waits" in message:
+            self.hands.state(WANTED, f"{peer} is here: {message['waits']}")
         elif self.phase is Phase.STARTING and "begin" in message:
             self._begin(str(message["begin"]))
         elif self.phase in (Phase.STARTING, Phase.RUNNING) and "start" in message:
@@ -269,9 +297,20 @@ class Attempt:
             if not self.rank:
                 self.hands.watch()
             return
-        self.phase, self._why = Phase.ASKING, why
-        self._tell({"bye": f"{why} (rank {self.rank})", "kind": "ended"})
+        self._ask(why, own=True)
+
+    def _ask(self, why: str, *, own: bool) -> None:
+        """Ask whether all peers are still here. `own`: the container of this rank has ended."""
+        self.phase, self._why, self._own = Phase.ASKING, why, own
+        if not self._several:
+            self._tell({"bye": f"{why} (rank {self.rank})", "kind": "ended"})
         self.hands.after(ANSWER_S, self._unanswered)
+
+    def _answers(self, peer: str) -> None:
+        """Note that a peer is still here."""
+        self._answered.add(peer)
+        if self._answered >= set(self.partners):
+            self._end(self._why, fault=True, own=self._own)
 
     def docker_ended(self, why: str) -> None:
         """Note that Docker has ended on this Spark, and the container with it."""
@@ -287,10 +326,10 @@ class Attempt:
         if kind == "gave_up":
             self.hands.keep(lambda record: starts.gives_up(record, why))
         fault = kind != "stopped"
+        if self.phase is Phase.RUNNING and fault and self._several:
+            self._ask(f"{peer} is lost: {why}", own=False)
         if self.phase is Phase.ASKING and fault:
-            self._answered.add(peer)
-            if self._answered >= set(self.partners):
-                self._end(self._why, fault=True, own=True)
+            self._answers(peer)
         elif self.phase in (Phase.RUNNING, Phase.ASKING):
             self._end(f"{peer} is lost: {why}", fault=fault)
         elif self.phase is not Phase.ENDING:  # it will hear why this rank ends

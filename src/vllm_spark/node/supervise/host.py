@@ -65,7 +65,7 @@ def write_secret(path: Path, content: str) -> None:
         file.write(content)
 
 
-class State:
+class RankState:
     """The state of this rank."""
 
     def __init__(self, rank: Rank) -> None:

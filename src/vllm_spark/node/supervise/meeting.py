@@ -16,7 +16,7 @@ from vllm_spark.node.deployment_state import GAVE_UP, WANTED
 from vllm_spark.node.starts import Count
 from vllm_spark.node.supervise import handshake, identity, link
 from vllm_spark.node.supervise.handshake import LostError, NoKeyError, UnprovenError
-from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RepeatedLog, State
+from vllm_spark.node.supervise.host import LOG_INTERVAL_S, Message, RankState, RepeatedLog
 from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.rank import Rank
 
@@ -24,10 +24,11 @@ RETRY_S = 2.0
 # A peer needs milliseconds for its proof. With more connections than this the oldest is closed, so that idle ones
 # cannot keep a peer out.
 MAX_UNPROVEN = 32
-FIX = "Fix: deploy with both hosts in -l. See docs/runbooks/pair-key.md"
 
 # Takes the link with a peer, and what it counts (None: a peer of release 0.1.0). Returns when the link has ended.
 Met = Callable[[str, Link, Count | None], Awaitable[None]]
+# Writes why this rank waits.
+Wait = Callable[[str], None]
 
 
 class HeadGaveUpError(LostError):
@@ -37,10 +38,13 @@ class HeadGaveUpError(LostError):
 class Meeting:
     """The search of one rank for the others. `hello` is what this rank runs, `count` returns its count of starts."""
 
-    def __init__(self, rank: Rank, state: State, count: Callable[[], Message], met: Met) -> None:
-        self._rank, self._state, self._count, self._met = rank, state, count, met
+    def __init__(self, rank: Rank, state: RankState, count: Callable[[], Message], met: Met, wait: Wait) -> None:
+        self._rank, self._state, self._count, self._met, self._wait = rank, state, count, met, wait
         self._log = RepeatedLog()
+        self._both = "all" if len(rank.peers) > 1 else "both"
+        self._fix = f"Fix: deploy with {self._both} hosts in -l. See docs/runbooks/pair-"
         self._unproven: list[asyncio.StreamWriter] = []
+        self._here: set[str] = set()
         self.hello: Message = {}
 
     async def wait_for_key(self) -> None:
@@ -50,7 +54,7 @@ class Meeting:
                 handshake.read_key(self._rank.key_file)
             except NoKeyError as missing:
                 why = f"this Spark has no key for the link with {' and '.join(self._rank.partners)}: {missing}"
-                if self._log(f"{why} — expected: the key that deploy installs on both. {FIX}"):
+                if self._log(f"{why} — expected: the key that deploy installs on {self._both}. {self._fix}key.md"):
                     self._state.write(WANTED, why)
                 await asyncio.sleep(RETRY_S)
             else:
@@ -74,8 +78,9 @@ class Meeting:
         async with server:
             while True:
                 await asyncio.sleep(LOG_INTERVAL_S)
-                others = " and ".join(rank.partners)
-                self._say_waiting(f"waiting for {others} to connect to {rank.address}:{rank.port}")
+                if missing := [peer for peer in rank.partners if peer not in self._here]:
+                    others = " and ".join(missing)
+                    self._say_waiting(f"waiting for {others} to connect to {rank.address}:{rank.port}")
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one connection to the head."""
@@ -112,7 +117,11 @@ class Meeting:
             worker.send({**self.hello, "count": self._count()} if counts else self.hello)
             if self._matches(peer, message):
                 theirs = starts.count_of((await worker.expect("count"))["count"]) if counts else None
-                await self._met(peer, worker, theirs)
+                self._here.add(peer)
+                try:
+                    await self._met(peer, worker, theirs)
+                finally:
+                    self._here.discard(peer)
 
     # A worker
 
@@ -161,9 +170,9 @@ class Meeting:
             self._log(f"refused a connection from {address}: {unproven}; the pair is not affected", topic="unproven")
             return
         why = f"the key of deployment {self._rank.name} is not proved at {address}: {unproven}"
-        text = f"waiting for {peer}: {why} — expected: the same link.key on both Sparks. {FIX}"
+        text = f"waiting for {peer}: {why} — expected: the same link.key on {self._both} Sparks. {self._fix}key.md"
         if self._log(text, topic="unproven") and state == WANTED:
-            self._state.write(WANTED, f"it waits for {peer}: {why}")
+            self._wait(f"it waits for {peer}: {why}")
 
     def _matches(self, peer: str, message: Message) -> bool:
         """Return True if both ranks run the same. A difference is logged and becomes the state."""
@@ -171,7 +180,6 @@ class Meeting:
         if different:
             why = f"{peer} and this Spark are not one deployment: {'; '.join(different)}"
             if self._state.now["state"] == WANTED:
-                self._state.write(WANTED, why)
-            self._log(f"{why} — expected: the same on both. Fix: deploy with both hosts in -l. "
-                      "See docs/runbooks/pair-differs.md")  # fmt: skip
+                self._wait(why)
+            self._log(f"{why} — expected: the same on {self._both}. {self._fix}differs.md")
         return not different

@@ -55,6 +55,8 @@ MESSAGES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "start": ({"start": _one}, {}),
     "turn": ({"turn": lambda value: value in TURNS, "number": _number}, {}),
     "serving": ({"serving": _one}, {}),
+    # Of a head of several workers alone, so that no release before it has to know the message.
+    "waits": ({"waits": _reason}, {}),
     "bye": ({"bye": _reason}, {"kind": lambda value: value in KINDS_OF_END}),
 }
 
@@ -78,5 +80,5 @@ def parse(content: bytes) -> Message:
 
 def serialize(message: Message) -> bytes:
     """Return a message as one line without its end. Reasons are bounded."""
-    texts = {name: clean(message[name], REASON_LENGTH) for name in ("bye", "gave_up") if name in message}
+    texts = {name: clean(message[name], REASON_LENGTH) for name in ("bye", "gave_up", "waits") if name in message}
     return json.dumps({**message, **texts}).encode()

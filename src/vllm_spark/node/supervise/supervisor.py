@@ -33,7 +33,7 @@ from vllm_spark.node.supervise import host, identity, server_wait
 from vllm_spark.node.supervise import rank as rank_module
 from vllm_spark.node.supervise.attempt import Attempt
 from vllm_spark.node.supervise.handshake import LostError
-from vllm_spark.node.supervise.host import Message, State, log
+from vllm_spark.node.supervise.host import Message, RankState, log
 from vllm_spark.node.supervise.link import Link
 from vllm_spark.node.supervise.meeting import RETRY_S, HeadGaveUpError, Meeting
 from vllm_spark.node.supervise.rank import Rank, parse
@@ -51,12 +51,12 @@ class Supervisor:
     """The hands of an attempt, on the host of its rank."""
 
     def __init__(self, rank: Rank) -> None:
-        self._rank, self._state = rank, State(rank)
+        self._rank, self._state = rank, RankState(rank)
         deadline_s = host.read(rank.record.with_name("gates.json")).get("deadline_s") or 0
         self.attempt = Attempt(self, rank.name, rank.rank, rank.partners, deadline_s)
         self.attempt.in_turn = rank.in_turn
         self._turn, self._queueing = Turn(rank.name, rank_module.PLACES), 0
-        self._meeting = Meeting(rank, self._state, self._count, self._met)
+        self._meeting = Meeting(rank, self._state, self._count, self._met, self.attempt.wait)
         self._links: dict[str, Link] = {}
         self._child: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Future[None] | None = None
@@ -208,7 +208,7 @@ class Supervisor:
 
     async def _take_turn(self, asked: int) -> None:
         """Wait for the turn of this Spark, then for the memory of the budget, unless the turn is given back before."""
-        said, deadline = "", 0.0
+        written, deadline = "", 0.0
         while asked == self._queueing:
             if holder := self._turn.take():
                 why = f"it waits for its turn to load: {holder} loads on this Spark"
@@ -221,8 +221,8 @@ class Supervisor:
             else:
                 self.attempt.turn_taken()
                 return
-            if why != said:
-                said = why
+            if why != written:
+                written = why
                 log(why)
                 self.attempt.turn_waits(why)
             await asyncio.sleep(turns.POLL_S)

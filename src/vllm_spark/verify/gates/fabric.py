@@ -37,9 +37,16 @@ def judge(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[
     )  # fmt: skip
 
 
+def judge_worker(request: GateRequest, probe: Probe, lines: Sequence[str]) -> Iterator[Verdict]:
+    """Judge a worker by its own log: one rank may fall back alone. Over Ray the head's log has the lines of all ranks,
+    and a worker's none."""
+    if any("NCCL INFO" in line for line in lines):
+        yield from judge(request, probe, lines)
+
+
 GATE = Gate(
     name=NAME,
-    proves="NCCL uses the network that the recipe names between two Sparks",
+    proves="NCCL uses the network that the recipe names between Sparks, on each rank",
     order=40,
     optional=False,
     cheap=True,
@@ -58,4 +65,5 @@ GATE = Gate(
     roles=ROLES,
     requests=no_requests,
     judge=judge,
+    judge_worker=judge_worker,
 )
