@@ -56,8 +56,8 @@ def deployments(
             wanted[own] = recipe
     parts = _shared(entries, wanted, facts, talk)
     for entry in entries:
-        group = {host: facts[host] for host in entry["hosts"]}
-        if refusals := uses.forecast_of(parts[entry["name"]], uses.USES[0], group).refusals:
+        known = {host: facts[host] for host in entry["hosts"]}
+        if refusals := uses.forecast_of(parts[entry["name"]], uses.USES[0], known).refusals:
             raise RefusedError(refusals)
     return entries
 
