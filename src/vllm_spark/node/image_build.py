@@ -113,10 +113,10 @@ def install(pins_file: str, wheels_file: str, python: str) -> dict[str, str]:
     held.write_text("\n".join(constraints(before, pins)) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         # Every file is here, and has its checksum, before the first one is installed.
-        error = pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, "--requirement", str(wanted))
-        if MISMATCH in error:
+        said = pip("download", "--no-deps", "--only-binary=:all:", "--dest", folder, "--requirement", str(wanted))
+        if MISMATCH in said:
             raise StepError(f"{OTHER_WHEEL} of {' '.join(pins)} (above): the index has a file with another checksum")
-        if error:
+        if said:
             raise StepError(f"pip cannot download {' '.join(pins)}, or what they need (above)")
         words = ("--no-index", "--find-links", folder, "--constraint", str(held), "--requirement", str(wanted))
         if pip("install", *words):

@@ -276,7 +276,7 @@ def test_a_model_that_is_lent_is_not_started_before_the_end(tmp_path: Path, monk
     for until, left in ((1800003600, 3600), (1800000030, 60), (1799990000, 60)):
         one.states.write_text(f"demo serving\nother lent_{until}\n")
         answer = one.ask("ada", "other", "m")
-        assert (answer.status, answer.code, answer.retry_s, one.desk.waiting) == (503, "lent", left, [])
+        assert (answer.status, answer.code, answer.retry_s, one.queue.waiting) == (503, "lent", left, [])
         assert answer.message == f"m is not started: its memory is lent for {left} s."
 
 
