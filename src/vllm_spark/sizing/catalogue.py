@@ -60,7 +60,7 @@ class Entry:
 
 def entries(folders: Sequence[Path] = (paths.RECIPES,), locked: Lock | None = None) -> list[Entry]:
     """Return every recipe of the folders, by name. `locked` is the content of a lock file."""
-    return [entry(loader.load(name, folders).document, locked or Lock()) for name in sorted(loader.names(folders))]
+    return [entry(loader.read(file).document, locked or Lock()) for _, file in sorted(loader.names(folders).items())]
 
 
 def entry(document: Document, locked: Lock) -> Entry:
