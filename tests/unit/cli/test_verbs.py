@@ -93,6 +93,7 @@ def test_a_removed_command_and_its_playbook_say_what_serves(
 OWN_OPTIONS = {
     "up --yes": "-eup_yes=true",
     "notify --test": "-enotify_test=true",
+    "fabric --timings": "-etime_all_reduce=true",
     "switch --to second": "-eto=second",
     "switch --to=a;b": "-eto='a;b'",
 }
@@ -117,7 +118,7 @@ def test_a_spark_is_lent_by_its_name(started: list[str], capsys: pytest.CaptureF
 
 def test_each_option_of_a_verb_sets_a_variable_that_something_reads() -> None:
     found = [(verb, option) for verb in verbs.found() for option in verbs.options(verb)]
-    assert {verb for verb, _ in found} == {"lend", "notify", "switch", "up"}
+    assert {verb for verb, _ in found} == {"fabric", "lend", "notify", "switch", "up"}
     assert {option.variable for _, option in found} <= typed_commands.variables()
     written = [line for file in FOLDER.glob("*.yml") for line in file.read_text().splitlines()]
     assert len(found) == sum(": -e " in line for line in written)
