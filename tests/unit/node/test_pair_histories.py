@@ -116,7 +116,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             self.write = world.current.write
 
     class NoPlaces:
-        run = "/nowhere"
+        run, histories = "/nowhere", "/nowhere/states"
 
         def starts_with_boot(self, _: str) -> bool:
             return True
