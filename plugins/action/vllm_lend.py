@@ -43,6 +43,8 @@ class ActionModule(SparkAction):
         line, steps = lending.line(part, acts=not self.check_mode), part.steps(self.args["drain_s"])
         if part.lease:
             self._place(facts[self.host]["files"])
+        if wish.end and self.host == wish.spark and not part.ends:
+            self.say("nothing is lent here")
         if self.check_mode and line:
             self.say(line)
         awaits = [host_layout.LEND, "--await", f"{wish.gib:g}"] if part.lease and self.host == wish.spark else []

@@ -134,6 +134,14 @@ def test_a_lent_deployment_starts_neither_by_hand_nor_at_a_boot(spark: FakeSpark
     assert spark.state("chat")[0] == "loading"
 
 
+def test_a_lease_names_the_operator_who_holds_the_spark(spark: FakeSpark) -> None:
+    Path(spark.places.run).mkdir()
+    lock = {"user": "ann", "controller": "desk", "verb": "lend"}
+    (Path(spark.places.run) / "operator.lock").write_text(json.dumps(lock))
+    spark.lend("embed", until=time.time() + 3600)
+    assert spark.state("embed")[1].endswith("40 GiB of spark1, by ann@desk with lend")
+
+
 def test_the_timer_tells_the_state_of_what_no_boot_starts(spark: FakeSpark) -> None:
     (spark.folder / "wants" / "vllm@embed.service").unlink()
     spark.lend("embed", until=time.time() + 3600)

@@ -28,7 +28,7 @@ from typing import Any
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/usr/local/lib/vllm-spark/modules")
 
-from vllm_spark.node import deployment_state, endings, host_layout, lease, unit_limits  # noqa: E402  the path above leads to it
+from vllm_spark.node import deployment_state, endings, host_layout, lease, state_writer, unit_limits  # noqa: E402  the path above leads to it
 from vllm_spark.node.deployment_state import FAILED, GAVE_UP, LEASE_OVER, LENT, LOADING, PLACES, STOPPED, WANTED  # noqa: E402
 from vllm_spark.node.lease import GIB, Lease  # noqa: E402
 from vllm_spark.node.state_file import warn  # noqa: E402
@@ -117,7 +117,7 @@ def deployment(name: str, total: int) -> Placed:
 
 def begin(wanted: Lease) -> Json:
     """Note a lease. From now on its deployments do not start."""
-    lease.write(wanted, PLACES)
+    lease.write(replace(wanted, by=state_writer.operator(PLACES) or wanted.by), PLACES)
     endings.output_of("systemctl", "daemon-reload")
     endings.output_of("systemctl", "enable", "--now", host_layout.LEASE_TIMER)
     return tick(time.time())

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from vllm_spark.core.types import Document, Facts
+from vllm_spark.node.deployment_state import LENT
 from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, memory
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -23,8 +24,9 @@ def judged(
     subject = known_issues.of_closed(recipe)
     refusals = [*known_issues.refusals(subject, accepted), *result.refusals]
     for host, host_facts in facts.items():
-        # The memory of a unit that still runs will be free again, by an amount that is not known.
-        if not host_facts.get("running_units"):
+        # The memory of a unit that still runs, or that is lent, will be free again, by an amount that is not known.
+        lent = any(state["state"] == LENT for state in host_facts.get("states", {}).values())
+        if not (lent or host_facts.get("running_units")):
             refusals += memory.too_little_refusal(
                 recipe["name"], host, recipe, host_facts["memory"], reference=context.reference
             )

@@ -247,6 +247,12 @@ def test_a_spark_without_a_part_gets_nothing() -> None:
     assert (done["involved"], done["begin"], done["change"], run.calls) == (False, [], [], [])
 
 
+def test_an_end_without_a_lease_says_so() -> None:
+    run = run_of("spark1")
+    done = run.act("vllm_lend", phase="decide", **{**WISH, "end": True})
+    assert (done["involved"], run.lines) == (False, ["spark1  nothing is lent here"])
+
+
 def test_check_mode_says_what_would_stop() -> None:
     run = run_of("spark1")
     run.check_mode = True
