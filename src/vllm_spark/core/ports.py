@@ -32,8 +32,8 @@ MASTER_PORT = 25050
 # executor assigns one port twice and ends with EADDRINUSE (0.20.2; recipes/evidence/gemma-4-31b-fp8-tp2).
 ENGINE_PORT = 25060
 # The port of Ray's client server, which runs if grpcio is installed. Without grpcio `ray start` rejects the option that
-# moves it, so it stays at its default. The heads of two pairs on one Spark both listen there, by gRPC's SO_REUSEPORT,
-# and nothing asks it (seen with two heads of Ray 2.55.1 on one host, 29 November 2026).
+# moves it, so it stays at its default. The heads of two pairs on one Spark both listen there, by gRPC's SO_REUSEPORT.
+# Nothing asks it (seen with two heads of Ray 2.55.1 on one host, 29 November 2026).
 RAY_CLIENT_PORT = 10001
 # The ports that only the peer may reach, in the syntax of nft. The launch adds the kernel's ephemeral ports.
 PAIR_PORTS = (f"{PORTS.start}-{PORTS.stop - 1}", str(RAY_CLIENT_PORT))

@@ -56,8 +56,8 @@ def deployments(
             wanted[own] = recipe
     parts = _shared(entries, wanted, facts, talk)
     for entry in entries:
-        known = {host: facts[host] for host in entry["hosts"]}
-        if refusals := uses.forecast_of(parts[entry["name"]], uses.USES[0], known).refusals:
+        reported = {host: facts[host] for host in entry["hosts"]}
+        if refusals := uses.forecast_of(parts[entry["name"]], uses.USES[0], reported).refusals:
             raise RefusedError(refusals)
     return entries
 
