@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, OtherEd
         [
             DEMO,
             renamed(
-                {**REPLICA, "name": "far-pair", "recipe": "two-sparks", "hosts": ["spark2", "spark1"]},
+                {**REPLICA, "name": "far-pair", "recipe": "gemma-4-31b-fp8-tp2", "hosts": ["spark2", "spark1"]},
                 served_name="model",
             ),
         ],
