@@ -185,7 +185,9 @@ def _none(fabrics: Sequence[HostFabric]) -> Refusal:
         what=f"no fabric joins {' and '.join(hcas)}: "
         + "; ".join(f"{host} has {names}" for host, names in hcas.items()),
         expected="an HCA on each that is up, with IPv4 addresses in one subnet",
-        fix="plug in the QSFP cable on both ends, and set addresses of one subnet on both ends.",
+        fix="plug in the QSFP cable on both ends, and set addresses of one subnet on both ends."
+        if len(fabrics) == 2  # noqa: PLR2004  a pair
+        else "a switch for one port of each, and addresses of one subnet on all (docs/operations/more-sparks.md).",
     )
 
 
