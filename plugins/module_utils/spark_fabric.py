@@ -43,14 +43,17 @@ def fabric(root: str = "/") -> FabricFacts:
     output of commands is stored as files: `ip-addr.json`, `ip-route.json`, and where used `ibdev2netdev.txt`,
     `show_gids.txt` and `lldp.json`."""
     host = Host(root)
+    hcas = hcas_of(host)
+    heard = spark_lldp.neighbours(host.command("lldp.json", *spark_lldp.COMMAND)[0])
     return {
         "netdevs": netdevs_of(host),
-        "hcas": hcas_of(host),
+        "hcas": hcas,
         "devices": [f"/dev/infiniband/{name}" for name in host.names("dev/infiniband")],
         "ib_core": host.exists("sys/module/ib_core"),
         "default_route": default_route(host),
         "hotplug": host.exists(HOTPLUG),
-        "neighbours": spark_lldp.neighbours(host.command("lldp.json", *spark_lldp.COMMAND)[0]),
+        # Not those of the office: they are nobody's business here.
+        "neighbours": heard and [one for one in heard if one["netdev"] in {hca["netdev"] for hca in hcas}],
         "error": "; ".join(host.errors),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+import printed_figures
 from fakes.cabled_sparks import facts
 from project_files import DATA
 from vllm_spark.core import paths
@@ -97,3 +98,9 @@ def test_each_spark_tests_the_subnets_of_its_own_links() -> None:
     assert sizes["enp1s0f1np1"] == {1472, 56}
     assert sizes["enp1s0f0np0"] == {8972, 56}
     assert all(netdev["carrier"] for netdev in found["netdevs"].values())
+
+
+def test_the_page_shows_what_is_accepted() -> None:
+    said = topology.judge({"fabric": "ring", "sparks": FOUR}, facts("ring", 4))
+    shown = printed_figures.blocks(paths.ROOT / "docs" / "operations" / "more-sparks.md")[3]
+    assert shown.strip() == f"spark1  {said[0]}"

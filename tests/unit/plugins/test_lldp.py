@@ -27,9 +27,11 @@ def test_without_a_document_nothing_is_known(output: str) -> None:
     assert spark_lldp.neighbours(output) is None
 
 
-def test_the_collector_has_the_neighbours_and_the_mac_of_a_netdev(tmp_path: Path) -> None:
+def test_the_collector_has_the_neighbours_of_the_fabric_alone_and_the_mac_of_a_netdev(tmp_path: Path) -> None:
     record(tmp_path, recorded("one-cable"))
-    (tmp_path / "lldp.json").write_text(CASES[0]["output"])
+    lan = '{"enP7s7": {"chassis": {"office": {"id": {"type": "mac", "value": "00:00:00:00:00:09"}}}}}'
+    fabric = CASES[0]["output"].replace("ens1", "enp1s0f1np1").removeprefix('{"lldp": {"interface": ').strip()[:-2]
+    (tmp_path / "lldp.json").write_text(f'{{"lldp": {{"interface": [{lan}, {fabric}]}}}}')
     (tmp_path / "sys/class/net/enp1s0f1np1/address").write_text("3c:6d:66:cc:b3:b7\n")
     facts = spark_fabric.fabric(str(tmp_path))
     assert [one["name"] for one in facts["neighbours"] or []] == ["my-pc"]
