@@ -32,8 +32,8 @@ def happen(world: World, name: str, rank: int) -> None:
         "goodbye": lambda: spark.stop("stop", shutdown=True),
         "kill": lambda: spark.fault(137),
         "kill the supervisor": spark.kill_supervisor,
-        "cut 4 s": lambda: world.cut_cable(4),
-        "cut 60 s": lambda: world.cut_cable(60),
+        "cut 4 s": lambda: world.cut_cable(rank, 4),
+        "cut 60 s": lambda: world.cut_cable(rank, 60),
         "docker restarts": lambda: spark.stop("restart", docker_job="restart"),
         "power cut": spark.down,
         "hang": lambda: setattr(world, "hung", True),
@@ -81,16 +81,16 @@ BROKEN: dict[str, tuple[str, list[Event]]] = {
 }
 
 
-def history(seed: int) -> list[Event]:
+def history(seed: int, ranks: int = 2) -> list[Event]:
     """Return random events: seconds after the one before, what, and on which Spark."""
     draw = random.Random(seed)  # noqa: S311  no secret
     names = draw.choices([*SHARES], [*SHARES.values()], k=draw.randint(3, 20))
-    return [(draw.choice((2, 20, 60, 200, 500)) * draw.random(), name, draw.randrange(2)) for name in names]
+    return [(draw.choice((2, 20, 60, 200, 500)) * draw.random(), name, draw.randrange(ranks)) for name in names]
 
 
-def lived(events: list[Event], seed: int, monkeypatch: pytest.MonkeyPatch) -> World:
+def lived(events: list[Event], seed: int, monkeypatch: pytest.MonkeyPatch, ranks: int = 2) -> World:
     """Return the world after a history and a quiet time."""
-    world = World(seed)
+    world = World(seed, ranks)
     play(world, monkeypatch)
     for spark in world.sparks:
         spark.start()
@@ -136,13 +136,20 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # A tenth of them finds what breaks often, in seconds.
 @pytest.mark.parametrize(
-    "seeds", [range(HISTORIES // 10), pytest.param(range(HISTORIES // 10, HISTORIES), marks=pytest.mark.slow)]
+    ("seeds", "ranks"),
+    [
+        (range(HISTORIES // 10), 2),
+        (range(HISTORIES // 20), 4),
+        pytest.param(range(HISTORIES // 10, HISTORIES), 2, marks=pytest.mark.slow),
+        pytest.param(range(HISTORIES // 20, HISTORIES // 2), 4, marks=pytest.mark.slow),
+        pytest.param(range(HISTORIES // 10), 8, marks=pytest.mark.slow),
+    ],
 )
-def test_random_histories_break_no_law(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_break_no_law(seeds: range, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ends: collections.Counter[str] = collections.Counter()
     broken = {}
     for seed in seeds:
-        world = lived(history(seed), seed, monkeypatch)
+        world = lived(history(seed, ranks), seed, monkeypatch, ranks)
         ends[world.sparks[0].word] += 1
         if world.violations:
             broken[seed] = world.violations[:3]

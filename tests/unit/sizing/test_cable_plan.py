@@ -15,8 +15,8 @@ from vllm_spark.cli import main
 from vllm_spark.core import paths
 from vllm_spark.core.units import GIB
 from vllm_spark.inventory import cabling
-from vllm_spark.recipe import loader
-from vllm_spark.sizing import cable_plan, cable_text, constants, memory, reference_spark, tensor_parallel
+from vllm_spark.recipe import heads, loader
+from vllm_spark.sizing import cable_plan, cable_text, constants, memory, reference_spark
 from vllm_spark.sizing.cable_plan import CablePlan, Wanted
 from vllm_spark.sizing.forecast import ForecastRequest
 
@@ -150,7 +150,7 @@ def test_the_known_issues_of_a_pair_count() -> None:
 def test_which_heads_ranks_can_share(name: str, ranks: int, uneven: list[str]) -> None:
     model = memory.model_of(of(name))
     assert model
-    assert tensor_parallel.uneven(model.architecture, ranks) == uneven
+    assert heads.uneven(model.architecture, ranks) == uneven
 
 
 def test_a_peak_that_was_measured_on_one_spark_is_not_that_of_four() -> None:
