@@ -21,8 +21,8 @@ TOOLS = (
 NEED: Mapping[str, Sequence[str]] = {
     "a GPU or its driver": ("nvidia-bug-report.sh", "nvidia-ctk", "nvidia-smi"),
     "a cable or a network": (
-        "ethtool", "hf", "ibdev2netdev", "ibv_devinfo", "ip", "iptables", "lsns", "nc", "netplan", "nmcli", "ping",
-        "rsync", "scp", "show_gids", "ssh-copy-id", "tcpdump", "ufw",
+        "ethtool", "hf", "ibdev2netdev", "ibv_devinfo", "ip", "iptables", "lldpcli", "lsns", "nc", "netplan", "nmcli",
+        "ping", "rsync", "scp", "show_gids", "ssh-copy-id", "tcpdump", "ufw",
     ),
     "firmware, a kernel or a boot": (
         "findmnt", "free", "fwupdmgr", "last", "loginctl", "modprobe", "swapoff", "swapon", "sysctl", "timedatectl",
