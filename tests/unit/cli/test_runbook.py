@@ -35,6 +35,7 @@ def test_the_page_of_a_symptom_is_one_of_the_first_three(words: str) -> None:
     assert FIRST[words] in runbook.best(words.lower().split(), TEXTS)[:3]
 
 
+@pytest.mark.slow
 def test_each_page_is_found_by_its_title() -> None:
     missed = [
         name
