@@ -79,9 +79,12 @@ def test_choose_refuses(to: str, limit: tuple[str, ...], id_: str, part: str) ->
     ],
 )
 def test_refusals(plans: dict[str, dict[str, Any]], limit: tuple[str, ...], ids: list[str]) -> None:
-    chosen = switch.choose([A, PAIR], "a", BOTH)
-    whole = {host: {**plan.Plan().to_json(), **part} for host, part in plans.items()}
-    assert [refusal.id for refusal in switch.refusals(chosen, whole, limit)] == ids
+    # `beside` is active too, and comes first.
+    chosen = switch.choose([{**A, "name": "beside"}, {**A, "active": True}, PAIR], "a", BOTH)
+    whole = {host: {**plan.Plan(unit="vllm@a.service").to_json(), **part} for host, part in plans.items()}
+    found = list(switch.refusals(chosen, whole, limit))
+    assert [refusal.id for refusal in found] == ids
+    assert all("a is lent on spark1" in str(refusal) for refusal in found if refusal.id == "lent")
 
 
 @pytest.mark.parametrize(
