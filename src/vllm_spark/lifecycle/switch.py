@@ -43,7 +43,8 @@ def refusals(chosen: object, plans: Mapping[str, Mapping[str, Any]], limit: Coll
     """Yield the reasons why a switch must not begin. `plans` are those of this run by host, as JSON."""
     known = {placed.unit: placed for placed in deployment.parse(chosen)}
     # Several may be active on one Spark; the plans are those of the one that starts.
-    target = known[next(plan["unit"] for plan in plans.values() if plan["has_rank"])]
+    starts = {plan["unit"] for plan in plans.values()}
+    target = max((placed for placed in known.values() if placed.active), key=lambda placed: placed.unit in starts)
     stops = dict.fromkeys(unit for plan in plans.values() for unit in plan["stop_units"])
     for placed in (known[unit] for unit in stops):
         absent = [host for host in placed.hosts if host not in limit]
