@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from vllm_spark.core import version
 from vllm_spark.deploy import host_warnings, plan
+from vllm_spark.edge import recorder
 from vllm_spark.inventory.intent import ranks_of
 from vllm_spark.lifecycle import metrics, notify
 from vllm_spark_ansible import resolved, results
@@ -31,6 +32,6 @@ class ActionModule(SparkAction):
         planned, lines = plan.of_host(intents, facts, self.host, version.version(), plan.Purpose(acts=self.acts))
         self.say(*lines)
         # Messages and figures: the inventory wants them, or the host has their files.
-        own, wanted = facts[self.host], metrics.wanted_files(intents[self.host].edge, "")
-        around = self.args.get("notification") or wanted or notify.removed(own) or metrics.removed([], own)
+        own, recorded = facts[self.host], recorder.is_recorded(intents[self.host].edge)
+        around = self.args.get("notification") or recorded or notify.removed(own) or metrics.removed([], own)
         return {"plan": planned.to_json(), "around": bool(around), "findings": [asdict(one) for one in findings]}

@@ -39,6 +39,11 @@ class Watch:
     style: str
 
 
+def is_recorded(edge: Edge | None) -> bool:
+    """Return True for a host whose figures are recorded."""
+    return bool(edge and edge.is_wanted and edge.settings.metrics_server)
+
+
 def records(edge: Edge) -> bool:
     """Return True for the host that records the figures of its site."""
     return edge.is_wanted and edge.host == edge.settings.metrics_server
@@ -64,7 +69,7 @@ def _hash(page: str, tag: str) -> str:
 def files(edge: Edge, address: str) -> Iterator[File]:
     """Yield what a host needs so that its figures are recorded, and what the host needs that records them. `address`:
     of this host, without a site."""
-    if not (edge.settings.metrics_server and edge.is_wanted):
+    if not is_recorded(edge):
         return
     yield File(layout.METRICS, (paths.NODE / "metrics.py").read_text(encoding="utf-8"), "0755")
     units = ["vllm-metrics.service", layout.METRICS_TIMER, layout.METRICS_EXPORTER]

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.inventory import cabling
+from vllm_spark.inventory.cabling import SWITCH
 from vllm_spark.inventory.fabric_refusals import FABRIC_NO_CABLE
 from vllm_spark.inventory.links import HostFabric, port_of
 
 FABRIC_CABLES = register("fabric-cables", runbook="fabric-cables")
-
-SWITCH = "switch"
 
 # A Spark and its port. What is at the other end of a cable is a plug too, or the text of a device that is no Spark.
 Plug = tuple[str, int]

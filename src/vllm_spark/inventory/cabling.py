@@ -24,9 +24,9 @@ from vllm_spark.recipe.conditions import Subject
 
 FILE = Path(__file__).with_name("cabling.yml")
 
-FABRICS, NUMBERS = ("switch", "triangle", "ring"), (3, 4, 8)
-# Of a deployment whose Sparks share their subnets, as by a switch.
-SHARED = "switch"
+# Sparks at a switch share their subnets. A deployment of more than two ranks needs that.
+SWITCH = "switch"
+FABRICS, NUMBERS = (SWITCH, "triangle", "ring"), (3, 4, 8)
 READ, UNPROVEN, REFUSED = "read", "unproven", "refused"
 
 
@@ -129,7 +129,7 @@ def of_recipe(recipe: Document) -> Rule | None:
     nodes, stages = recipe["topology"]["nodes"], recipe_rules.stages_of(recipe)
     if nodes < NUMBERS[0]:
         return None
-    return rule(Shape(SHARED, nodes, recipe, nccl_of(recipe["engine"]["version"]), stages > 1))
+    return rule(Shape(SWITCH, nodes, recipe, nccl_of(recipe["engine"]["version"]), stages > 1))
 
 
 def failures(fabric_name: str) -> list[Failure]:

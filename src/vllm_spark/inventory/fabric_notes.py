@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.inventory.fabric_refusals import FABRIC_MTU
+from vllm_spark.inventory.link_config import DEFAULT_MTU
 from vllm_spark.inventory.links import FabricLink, HostFabric, Rail
 
 FABRIC_LANE_WIDTH = register("fabric-lane-width", runbook="fabric-lane-width")
@@ -13,8 +14,6 @@ FABRIC_HALF_BANDWIDTH = register("fabric-half-bandwidth", runbook="fabric-half-b
 FABRIC_CROSSED = register("fabric-crossed", runbook="fabric-crossed")
 FABRIC_WIFI = register("fabric-wifi", runbook="fabric-wifi")
 
-# NVIDIA's scripts leave it at 1500 (0xSero/local-ai-registry#55).
-FULL_MTU = 9000
 # The rate of a Spark's socket and cable (InfiniBand's name of the rate, which sysfs uses for RoCE too).
 FULL_RATE_GBPS = 200
 
@@ -54,11 +53,13 @@ def _low_rate(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusa
 
 
 def _small_mtu(fabric: HostFabric, used: Sequence[FabricLink]) -> Iterator[Refusal]:
-    if small := [link.netdev for link in used if link.netdev.mtu and link.netdev.mtu < FULL_MTU]:
+    # NVIDIA's scripts leave it at 1500 (0xSero/local-ai-registry#55).
+    if small := [link.netdev for link in used if link.netdev.mtu and link.netdev.mtu < DEFAULT_MTU]:
         yield FABRIC_MTU(
             what=f"{fabric.host}: {' and '.join(f'{netdev.name} has MTU {netdev.mtu}' for netdev in small)}",
-            expected=f"{FULL_MTU} on both ends: one owner's prefill was 40 % slower without, and nothing says so",
-            fix=f"set mtu: {FULL_MTU} in the netplan of both ends, then `sudo netplan apply`; a switch needs it too.",
+            expected=f"{DEFAULT_MTU} on both ends: one owner's prefill was 40 % slower without, and nothing says so",
+            fix=f"set mtu: {DEFAULT_MTU} in the netplan of both ends, then `sudo netplan apply`; a switch needs it "
+            "too.",
         )
 
 

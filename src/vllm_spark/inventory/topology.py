@@ -67,7 +67,7 @@ def judge(topology: Document, facts: Mapping[str, FabricFacts]) -> list[str]:
         refused += fabric_refusals.refusals(pair, joined[ends], crowded)
     for two in itertools.combinations(fabrics.values(), 2):
         refused += fabric_refusals.same_address(two)
-    refused += _subnets_of_two_cables(joined) if fabric != cables.SWITCH else ()
+    refused += _subnets_of_two_cables(joined) if fabric != cabling.SWITCH else ()
     if refused:
         raise RefusedError({str(each): each for each in refused}.values())
     notes = {
@@ -98,7 +98,7 @@ def link_tests(host: str, topology: Document, facts: Mapping[str, FabricFacts]) 
 def _pairs(fabric: str, hosts: Sequence[str], fabrics: Mapping[str, HostFabric]) -> Iterator[Ends]:
     """Yield the two ends of each cable. Over a switch they are one Spark and each other one: the one that shares
     subnets with most, so that a Spark with other addresses is named alone."""
-    if fabric != cables.SWITCH:
+    if fabric != cabling.SWITCH:
         yield from ((first, second) for first, second in cables.links(fabric, hosts))
         return
     at = {plug: fabrics[plug[0]].at_port(plug[1]) for plug in cables.plugs_of_switch(hosts, fabrics)}

@@ -158,7 +158,7 @@ class _Server:
 
     def how(self) -> str:
         """Return how the toolkit deploys the server, or that it does not."""
-        if self.wanted.fabric != "switch":
+        if self.wanted.fabric != cabling.SWITCH:
             return NOT_DEPLOYED
         topology = ", ".join(f"{key}: {value}" for key, value in self.recipe["topology"].items())
         return f"the toolkit deploys it by a recipe with `topology: {{{topology}}}`"

@@ -21,8 +21,8 @@ MEANS = {cabling.READ: "read in public records, not repeated with this toolkit",
 def lines(plan: CablePlan, recipe: Document) -> list[str]:
     """Return the plan as text. A shape that a rule refuses has nothing to be cabled, and so only the first line."""
     wanted, forecast = plan.wanted, plan.forecast
-    shape = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}"
-    title = f"{shape}: {forecast.verdict}" + ("" if wanted.fabric == "switch" else "; the toolkit does not deploy it")
+    deployed = "" if wanted.fabric == cabling.SWITCH else "; the toolkit does not deploy it"
+    title = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}: {forecast.verdict}{deployed}"
     if plan.rule.verdict == cabling.REFUSED:
         return [title]
     own = replace(forecast, fits=_grouped(forecast.fits))
@@ -56,7 +56,7 @@ def _grouped(fits: Mapping[str, Fit]) -> dict[str, Fit]:
 def _cable_lines(plan: CablePlan) -> Iterator[str]:
     yield f"  cables; the slowest has {plan.gbps} Gbit/s and decides"
     for link in plan.links:
-        if plan.wanted.fabric == "switch":
+        if plan.wanted.fabric == cabling.SWITCH:
             yield from (f"    {_end(end)} to the switch" for end in link)
         else:
             yield f"    {' to '.join(map(_end, link))}"
