@@ -13,23 +13,18 @@ from typing import Any
 
 import pytest
 
+from fakes import placed_spark
+from fakes.placed_spark import GIB, PlacedSpark
 from vllm_spark.core import paths
 from vllm_spark.node import lease
-from vllm_spark.node.deployment_state import LENT, SERVING, STOPPED, Places, present
+from vllm_spark.node.deployment_state import LENT, SERVING, STOPPED
 from vllm_spark.node.lease import Lease
 from vllm_spark.node.state_writer import StateOf
 from vllm_spark.node.unit_limits import NO_RESTART
 
-# A program with the folders of a test in place of those of a Spark.
-PROGRAM = """
-import importlib, sys
-from pathlib import Path
-from vllm_spark.node import deployment_state, unit_limits
-folder = Path(sys.argv[1])
-names = ("run", "states", "wants", "etc", "starts")
-deployment_state.PLACES = deployment_state.Places(*(str(folder / name) for name in names))
-unit_limits.MEMINFO = folder / "meminfo"
-program = importlib.import_module(f"vllm_spark.node.{sys.argv[2]}")
+PROGRAM = f"""{placed_spark.BEGINS}
+import importlib
+program = importlib.import_module("vllm_spark.node." + sys.argv[2])
 if hasattr(program, "AWAIT_S"):
     program.AWAIT_S = 0.3
 sys.exit(program.main(sys.argv[3:]))
@@ -38,28 +33,17 @@ sys.exit(program.main(sys.argv[3:]))
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$0.calls"
 """
-GIB = 1 << 30
 
 
-class FakeSpark:
+class FakeSpark(PlacedSpark):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.places = Places(*(str(folder / name) for name in ("run", "states", "wants", "etc", "starts")))
-        self.others: list[subprocess.Popen[bytes]] = []
+        super().__init__(folder, ("chat", "embed"), {"share": 0, "bytes": 40 * GIB}, available=20)
         (folder / "wants").mkdir()
         for name in ("chat", "embed"):
-            (folder / "etc" / name).mkdir(parents=True)
-            room = {"share": 0, "beside_bytes": 0, "bytes": 40 * GIB, "floor_bytes": 8 * GIB}
-            (folder / "etc" / name / "deployed.json").write_text(json.dumps({"room": room}))
-            (folder / "etc" / name / "launch").write_text("exec docker run image\n")
             (folder / "wants" / f"vllm@{name}.service").symlink_to("/etc/systemd/system/vllm@.service")
         for name, text in (("systemctl", SYSTEMCTL), ("docker", "#!/bin/sh\n"), ("nvidia-smi", "#!/bin/sh\n")):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        self.available(20)
-
-    def available(self, gib: int) -> None:
-        (self.folder / "meminfo").write_text(f"MemTotal: {128 << 20} kB\nMemAvailable: {gib << 20} kB\n")
 
     def run(self, program: str, *words: str, status: int = 0, **env: str) -> Any:
         """Run a program. Returns the JSON that it prints."""
@@ -83,7 +67,7 @@ class FakeSpark:
 
     def borrower(self, gib: int) -> str:
         """Start a process that holds so much of the GPU. Returns what is said of it."""
-        self.others.append(process := subprocess.Popen(["sleep", "600"]))
+        self.processes.append(process := subprocess.Popen(["sleep", "600"]))
         (self.folder / "nvidia-smi").write_text(f'#!/bin/sh\necho "{process.pid}, {gib << 10}"\n')
         return f"sleep (pid {process.pid}) holds {gib} GiB"
 
@@ -97,18 +81,12 @@ class FakeSpark:
     def boots(self) -> None:
         shutil.rmtree(self.places.run, ignore_errors=True)
 
-    def state(self, name: str) -> tuple[str, str]:
-        now = present(name, self.places)
-        return now["state"], now["why"]
-
 
 @pytest.fixture
 def spark(tmp_path: Path) -> Iterator[FakeSpark]:
     fake = FakeSpark(tmp_path)
     yield fake
-    for process in fake.others:
-        process.kill()
-        process.wait()
+    fake.end()
 
 
 def test_a_lent_deployment_starts_neither_by_hand_nor_at_a_boot(spark: FakeSpark) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,46 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from fakes import placed_spark
+from fakes.placed_spark import GIB, PlacedSpark
 from vllm_spark.core import paths
-from vllm_spark.node.deployment_state import LOADING, SERVING, WANTED, Places, present
+from vllm_spark.node.deployment_state import LOADING, SERVING, WANTED
 from vllm_spark.node.state_writer import StateOf
 from waiting import until
 
-# The program with the folders of a test in place of those of a Spark.
-PROGRAM = """
-import sys
-from pathlib import Path
-from vllm_spark.node import deployment_state, turn, unit_limits
-folder = Path(sys.argv[1])
-names = ("run", "states", "wants", "etc", "starts")
-deployment_state.PLACES = deployment_state.Places(*(str(folder / name) for name in names))
-unit_limits.MEMINFO, turn.POLL_S, turn.ROOM_S = folder / "meminfo", 0.05, 0.5
+PROGRAM = f"""{placed_spark.BEGINS}
+from vllm_spark.node import turn
+turn.POLL_S, turn.ROOM_S = 0.05, 0.5
 from vllm_spark.node import take_turn
 take_turn.STOP_S = float(sys.argv[2])
 sys.exit(take_turn.main(sys.argv[3:]))
 """
-GIB = 1 << 30
 
 
-class FakeSpark:
+class FakeSpark(PlacedSpark):
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.places = Places(*(str(folder / name) for name in ("run", "states", "wants", "etc", "starts")))
-        self.running: list[subprocess.Popen[str]] = []
-        self.available(100)
-        for name in ("chat", "fast"):
-            (folder / "etc" / name).mkdir(parents=True)
-            room = {"share": 0.1, "beside_bytes": 0, "bytes": 20 * GIB, "floor_bytes": 8 * GIB}
-            (folder / "etc" / name / "deployed.json").write_text(json.dumps({"room": room}))
-            (folder / "etc" / name / "launch").touch()
-
-    def available(self, gib: int) -> None:
-        (self.folder / "meminfo").write_text(f"MemTotal: {128 << 20} kB\nMemAvailable: {gib << 20} kB\n")
+        super().__init__(folder, ("chat", "fast"), {"share": 0.1, "bytes": 20 * GIB}, available=100)
 
     def run(self, *words: str, stop_s: float = 60) -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", PROGRAM, str(self.folder), str(stop_s), *words]
-        self.running.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=paths.ROOT / "src"))
-        return self.running[-1]
+        self.processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=paths.ROOT / "src"))
+        return self.processes[-1]
 
     def start(self, name: str, command: Sequence[str] = ("sleep", "60")) -> subprocess.Popen[str]:
         return self.run(name, "--", "sh", "-c", f'touch "{self.folder}/{name}"; exec "$@"', "sh", *command)
@@ -57,18 +40,12 @@ class FakeSpark:
     def began(self, name: str) -> bool:
         return (self.folder / name).exists()
 
-    def state(self, name: str) -> tuple[str, str]:
-        now = present(name, self.places)
-        return now["state"], now["why"]
-
 
 @pytest.fixture
 def spark(tmp_path: Path) -> Iterator[FakeSpark]:
     fake = FakeSpark(tmp_path)
     yield fake
-    for process in fake.running:
-        process.kill()
-        process.wait()
+    fake.end()
 
 
 def test_the_second_one_loads_when_the_first_one_serves(spark: FakeSpark) -> None:
