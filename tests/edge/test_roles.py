@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
+import listed_client
 import pytest
-from test_clients import LIFE_S, client, said
+from test_clients import client, said
 
-from cached_folder import AS_LISTED, cached_folder, pip
 from fakes import edge_cases
 from fakes.faulty_server import POOLED, VECTOR, vector
-from fakes.running_edge import KEY, Engines, RunningEdge
+from fakes.running_edge import Engines, RunningEdge
 from fakes.scripted_engine import ScriptedEngine, Stream
 from loopback import held_port
-from vllm_spark.core import paths
 from vllm_spark.node import edge_quota
 from vllm_spark.recipe.engine_paths import BY_ROLE
 
-HERE = Path(__file__).parent
 CHAT, EMBEDDINGS, RERANK = (paths[0] for paths in BY_ROLE.values())
 MODELS = {"demo": "model", "vectors": "qwen3-embedding-0.6b", "sorter": "qwen3-reranker-0.6b"}
 ANSWER = Stream(body=json.dumps({"model": "model", "choices": [], "usage": {"prompt_tokens": 3}}))
@@ -187,29 +181,9 @@ def test_litellm(starts: Callable[..., Three]) -> None:
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
 
 
-def langchain_packages() -> Path:
-    """Return the folder with LangChain's packages, as listed."""
-    listed = HERE / "requirements-langchain.txt"
-
-    def fill(folder: Path) -> None:
-        pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(listed))
-
-    return cached_folder(paths.ROOT / ".cache" / "edge", "langchain", listed.read_text(encoding="utf-8"), fill)
-
-
 def test_langchain(starts: Callable[..., Three]) -> None:
     three = starts()
-    env = {
-        "PATH": os.defpath,
-        "HOME": str(three.edge.folder),
-        "PYTHONPATH": str(langchain_packages()),
-        "SSL_CERT_FILE": str(three.edge.folder / "ca.crt"),
-        "LANGCHAIN_TRACING_V2": "false",
-    }
-    # -S: of this interpreter only the standard library.
-    words = ["timeout", str(LIFE_S), sys.executable, "-S", str(HERE / "langchain_client.py")]
-    url = f"https://127.0.0.1:{three.edge.port}"
-    embedded, ordered = said(subprocess.Popen([*words, url, KEY], env=env, stdout=PIPE, stderr=PIPE, text=True))
+    embedded, ordered = listed_client.said("langchain", three.edge)
     assert embedded["documents"] == [pytest.approx(vector(text)) for text in ("a law", "bread at home")]
     assert embedded["query"] == pytest.approx(vector("bread"))
     # Texts, and not numbers of another model's tokens.
