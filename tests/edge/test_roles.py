@@ -190,3 +190,13 @@ def test_langchain(starts: Callable[..., Three]) -> None:
     assert three.of["vectors"].requests[0]["input"] == ["a law", "bread at home"]
     assert [text for text, _ in ordered["found"]] == ["bread at home", "a law"]
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
+
+
+def test_llamaindex(starts: Callable[..., Three]) -> None:
+    three = starts()
+    near, right = "how is bread, is bread", "how bread is made at home by hand"
+    (answer,) = listed_client.said("llamaindex", three.edge)
+    indexed, asked = three.of["vectors"].requests
+    assert (len(indexed["input"]), asked["input"]) == (3, ["how is bread made"])
+    assert (answer["found"], answer["kept"]) == ([near, right, "a law"], [right, near])
+    assert three.of["sorter"].requests[0]["path"] == RERANK
