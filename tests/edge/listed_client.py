@@ -16,6 +16,7 @@ from vllm_spark.core import paths
 HERE = Path(__file__).parent
 # A first import compiles thousands of files.
 LIFE_S = 240
+QUIET = {"LANGCHAIN_TRACING_V2": "false", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
 
 
 def packages(name: str) -> Path:
@@ -28,20 +29,23 @@ def packages(name: str) -> Path:
     return cached_folder(paths.ROOT / ".cache" / "edge", name, listed.read_text(encoding="utf-8"), fill)
 
 
-def said(name: str, edge: RunningEdge, *words: str) -> list[dict[str, Any]]:
-    """Return the lines that the client prints. It gets `words`, the URL of the edge and the key of Ada."""
-    trusted = str(edge.folder / "ca.crt")
-    env = {
-        "PATH": os.defpath,
-        "HOME": str(edge.folder),
-        "PYTHONPATH": str(packages(name)),
-        "SSL_CERT_FILE": trusted,
-        "REQUESTS_CA_BUNDLE": trusted,
-        "LANGCHAIN_TRACING_V2": "false",
-    }
+def started(program: str, installed: Path, edge: RunningEdge, *words: str) -> subprocess.Popen[str]:
+    """Start a program of this folder, with these packages and the same file that `vllm-spark trust` writes."""
+    folders = {"PATH": os.defpath, "HOME": str(edge.folder), "PYTHONPATH": str(installed)}
+    env = {**folders, **QUIET, "SSL_CERT_FILE": str(edge.folder / "ca.crt")}
     # -S: of this interpreter only the standard library.
-    command = ["timeout", str(LIFE_S), sys.executable, "-S", str(HERE / f"{name}_client.py"), *words]
+    command = ["timeout", str(LIFE_S), sys.executable, "-S", str(HERE / program), *words]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Return the lines that a program has still to print. Fails with its messages if it fails."""
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def answers(name: str, edge: RunningEdge, *words: str) -> list[dict[str, Any]]:
+    """Return the lines that a client prints. It gets `words`, the URL of the edge and the key of Ada."""
     url = f"https://127.0.0.1:{edge.port}"
-    done = subprocess.run([*command, url, KEY], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return said(started(f"{name}_client.py", packages(name), edge, *words, url, KEY))

@@ -2,11 +2,12 @@
 
     python llamaindex_client.py URL KEY
 
-The environment has the packages and the certificate: PYTHONPATH, SSL_CERT_FILE, REQUESTS_CA_BUNDLE."""
+The environment has the packages and the certificate: PYTHONPATH, SSL_CERT_FILE."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from llama_index.core import Document, VectorStoreIndex
@@ -23,6 +24,7 @@ def main() -> None:
     embeddings = OpenAILikeEmbedding(model_name=VECTORS, api_base=f"{url}/v1", api_key=key)
     index = VectorStoreIndex.from_documents([Document(text=text) for text in TEXTS], embed_model=embeddings)
     found = index.as_retriever(similarity_top_k=3).retrieve(QUESTION)
+    os.environ["REQUESTS_CA_BUNDLE"] = os.environ["SSL_CERT_FILE"]  # the only one that this reranker reads
     sorter = JinaRerank(model=SORTER, base_url=f"{url}/v1", api_key=key, top_n=2)
     kept = sorter.postprocess_nodes(found, query_str=QUESTION)
     print(json.dumps({"found": [one.text for one in found], "kept": [one.text for one in kept]}))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from listed_client import said
+from listed_client import answers
 
-from fakes import edge_cases
+from conftest import Start
 from fakes.raw_engine import STREAM, RawEngine
-from fakes.running_edge import Engines, RunningEdge
+from fakes.running_edge import RunningEdge
 from project_files import DATA
 
 ANSWERS = DATA / "anthropic"
@@ -30,15 +28,8 @@ def engine() -> RawEngine:
 
 
 @pytest.fixture
-def edge(tmp_path: Path, engine: RawEngine) -> Iterator[RunningEdge]:
-    engines = Engines(tmp_path / "run")
-    running = RunningEdge(edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False}), tmp_path)
-    engines.start("demo", engine)  # type: ignore[arg-type]
-    running.start()
-    running.wait_for("demo", "UP")
-    yield running
-    running.close()
-    engines.close()
+def edge(start: Start) -> RunningEdge:
+    return start()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -46,13 +37,13 @@ def test_it_reads_what_the_engine_writes(edge: RunningEdge, engine: RawEngine, c
     file, read, logged = CASES[case]
     engine.pieces = [(ANSWERS / file).read_bytes()]
     engine.kind = STREAM if file.endswith(".sse") else "application/json"
-    assert said("anthropic", edge, case) == [read]
+    assert answers("anthropic", edge, case) == [read]
     line = dict(word.partition("=")[::2] for word in edge.logged().split())
     assert " ".join(line[name] for name in ("path", "in_tokens", "out_tokens", "events")) == logged
 
 
 def test_errors_are_those_of_anthropic(edge: RunningEdge) -> None:
-    assert [(one["raised"], one["status"], one["type"]) for one in said("anthropic", edge, "errors")] == [
+    assert [(one["raised"], one["status"], one["type"]) for one in answers("anthropic", edge, "errors")] == [
         ("AuthenticationError", 401, "authentication_error"),
         ("ServiceUnavailableError", 503, "api_error"),
         ("NotFoundError", 404, "not_found_error"),
