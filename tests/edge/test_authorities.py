@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from listed_client import said
 from test_browser import browser
-from test_clients import CHAT, MESSAGE, client, said
+from test_clients import CHAT, MESSAGE, client
 
 from fakes import edge_cases
 from fakes.running_edge import ADDRESS, KEY, Engines, RunningEdge

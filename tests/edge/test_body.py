@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from fakes import edge_cases
 from fakes.raw_engine import STREAM, RawEngine, chunk, document, event, stream
-from fakes.running_edge import KEY, Engines, RunningEdge, check
+from fakes.running_edge import KEY, RunningEdge, check, in_front
 from waiting import LIMIT_S, until
 
 CHAT = "/v1/chat/completions"
@@ -33,21 +34,12 @@ BODY_BYTES = 16 << 20
 HELLO, LINE = b'{"role": "user", "content": "hello you"},', rb"  return \"a\";\n"
 
 
+@dataclass
 class Reader:
     """An edge, and what it has read in a body: the route of its second stage."""
 
-    def __init__(self, folder: Path) -> None:
-        limits = {"requests_per_minute": 100_000}
-        planned = edge_cases.edge_of(
-            [edge_cases.DEMO, edge_cases.OTHER], {"open": False, "tls": "off", "limits": limits}
-        )
-        self.engine = RawEngine([b"{}"])
-        self.engines = Engines(folder / "run")
-        self.edge = RunningEdge(planned, folder)
-        self.engines.start("demo", self.engine)
-        self.edge.start()
-        self.edge.wait_for("demo", "UP")
-        self.edge.wait_for("other", "DOWN")
+    edge: RunningEdge
+    engine: RawEngine
 
     def read(self, body: bytes) -> str:
         """Return the model by which the edge routes, NO_MODEL for none that it knows, or the code of its refusal."""
@@ -66,16 +58,15 @@ class Reader:
         assert found
         return found[1]
 
-    def close(self) -> None:
-        self.edge.close()
-        self.engines.close()
-
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    one = Reader(tmp_path_factory.mktemp("edge"))
-    yield one
-    one.close()
+    settings = {"open": False, "tls": "off", "limits": {"requests_per_minute": 100_000}}
+    planned = edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], settings)
+    engine = RawEngine([b"{}"])
+    with in_front(planned, tmp_path_factory.mktemp("edge"), {"demo": engine}) as (edge, _):
+        edge.wait_for("other", "DOWN")
+        yield Reader(edge, engine)
 
 
 def of_python(body: bytes) -> str | None:

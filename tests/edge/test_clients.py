@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from listed_client import said, started
 from test_streams import events, open_stream, release
 
 from conftest import EVENTS, Start
@@ -23,9 +22,6 @@ from fakes.running_edge import KEY, RunningEdge
 from fakes.scripted_engine import ScriptedEngine, Stream
 from router.routers import litellm_packages
 
-PROGRAM = Path(__file__).with_name("clients.py")
-# A first import of LiteLLM compiles 3000 files.
-LIFE_S = 240
 MESSAGE = {"role": "assistant", "content": "Cloudy — 12 °C ☁"}
 CALL = {
     "id": "call_1",
@@ -53,25 +49,7 @@ UNKNOWN = Stream(
 def client(edge: RunningEdge, case: str, socket: str = "") -> subprocess.Popen[str]:
     """Start a case of clients.py. With a socket it asks the engine itself."""
     url = "http://engine" if socket else f"https://127.0.0.1:{edge.port}"
-    env = {
-        "PATH": os.defpath,
-        "HOME": str(edge.folder),
-        "PYTHONPATH": str(litellm_packages()),
-        # The same file that `vllm-spark trust` writes.
-        "SSL_CERT_FILE": str(edge.folder / "ca.crt"),
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "LITELLM_LOG": "ERROR",
-    }
-    # -S: of this interpreter only the standard library.
-    words = ["timeout", str(LIFE_S), sys.executable, "-S", str(PROGRAM), case, url, KEY, *([socket] if socket else [])]
-    return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def said(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Return the lines that a case has still to print. Fails with its messages if it fails."""
-    out, errors = process.communicate()
-    assert process.returncode == 0, errors[-3000:]
-    return [json.loads(line) for line in out.splitlines()]
+    return started("clients.py", litellm_packages(), edge, case, url, KEY, *([socket] if socket else []))
 
 
 def test_chat_and_tools_arrive_unchanged(start: Start, engine: ScriptedEngine) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import EVENTS, Start
 from fakes import edge_cases
-from fakes.running_edge import Engines, RunningEdge
+from fakes.running_edge import RunningEdge, in_front
 from fakes.scripted_engine import ScriptedEngine, Stream
 from vllm_spark.edge import answers
 
@@ -52,16 +52,9 @@ def test_another_fault_of_an_engine_is_its_own(start: Start, engine: ScriptedEng
 
 def test_the_first_request_after_the_end_of_an_engine_reads_the_same(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("e")
-    edge = RunningEdge(edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False}), folder)
-    engines = Engines(folder / "run")
-    try:
-        engines.start("demo", ScriptedEngine([Stream(EVENTS[:1])]))
-        edge.start()
-        edge.wait_for("demo", "UP")
+    planned = edge_cases.edge_of([edge_cases.DEMO, edge_cases.OTHER], {"open": False})
+    with in_front(planned, folder, {"demo": ScriptedEngine([Stream(EVENTS[:1])])}) as (edge, engines):
         engines.stop("demo")
         loads(edge)
         # Its check would need two seconds to see that.
         edge.wait_for("demo", "DOWN")
-    finally:
-        edge.close()
-        engines.close()

@@ -13,7 +13,7 @@ from test_streams import open_stream
 
 from conftest import EVENTS, Start
 from fakes import edge_cases
-from fakes.running_edge import KEY, Engines, RunningEdge
+from fakes.running_edge import KEY, RunningEdge, in_front
 from fakes.scripted_engine import ScriptedEngine
 from vllm_spark.recipe import engine_paths
 from vllm_spark.recipe.engine_paths import COUNT_TOKENS, MESSAGES
@@ -125,12 +125,7 @@ def test_an_engine_without_the_path_is_named_with_the_version_that_has_it(
 ) -> None:
     planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False})
     old = replace(planned, backends=tuple(replace(one, engine=version) for one in planned.backends))
-    engines = Engines(tmp_path / "run")
-    edge = RunningEdge(old, tmp_path)
-    engines.start("demo", engine)
-    edge.start()
-    try:
-        edge.wait_for("demo", "UP")
+    with in_front(old, tmp_path, {"demo": engine}) as (edge, _):
         for path in engine_paths.FIRST:
             answer = edge.ask("POST", f"{path}?beta=true", QUESTION)
             if path in lacks:
@@ -141,6 +136,3 @@ def test_an_engine_without_the_path_is_named_with_the_version_that_has_it(
                 )
         assert {head.split()[1].partition("?")[0] for head in engine.heads} == {*engine_paths.FIRST} - lacks
         assert edge.ask("GET", "/v1/models").status == 200
-    finally:
-        edge.close()
-        engines.close()

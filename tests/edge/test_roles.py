@@ -2,85 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import struct
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from subprocess import PIPE
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from test_clients import LIFE_S, client, said
+from listed_client import answers, said
+from test_clients import client
 
-from cached_folder import AS_LISTED, cached_folder, pip
-from fakes import edge_cases
-from fakes.faulty_server import POOLED, VECTOR, vector
-from fakes.running_edge import KEY, Engines, RunningEdge
-from fakes.scripted_engine import ScriptedEngine, Stream
+from conftest import MODELS, Three
+from fakes.faulty_server import vector
 from loopback import held_port
-from vllm_spark.core import paths
 from vllm_spark.node import edge_quota
 from vllm_spark.recipe.engine_paths import BY_ROLE
 
-HERE = Path(__file__).parent
 CHAT, EMBEDDINGS, RERANK = (paths[0] for paths in BY_ROLE.values())
-MODELS = {"demo": "model", "vectors": "qwen3-embedding-0.6b", "sorter": "qwen3-reranker-0.6b"}
-ANSWER = Stream(body=json.dumps({"model": "model", "choices": [], "usage": {"prompt_tokens": 3}}))
-
-
-@dataclass(slots=True)
-class PoolingEngine(ScriptedEngine):
-    """A server of one of these roles. It keeps each request with its path."""
-
-    def _document(self, path: str, body: dict[str, Any]) -> bytes | None:
-        answers = {**POOLED, **dict.fromkeys(BY_ROLE["rerank"], POOLED["/v1/rerank"])}
-        if path not in answers:
-            return ScriptedEngine._document(self, path, body)
-        self.requests.append({"path": path, **body})
-        answer: dict[str, Any] = answers[path](body)
-        if body.get("encoding_format") == "base64":  # what openai-python asks for by itself
-            for entry in answer["data"]:
-                entry["embedding"] = base64.b64encode(struct.pack(f"<{VECTOR}f", *entry["embedding"])).decode()
-        return json.dumps({"model": body["model"], **answer, "usage": {"prompt_tokens": 9, "total_tokens": 9}}).encode()
-
-
-@dataclass
-class Three:
-    """The edge, and its engines by deployment."""
-
-    edge: RunningEdge
-    engines: Engines
-    of: dict[str, ScriptedEngine]
-
-    def ask(self, path: str, model: str | None, **more: Any) -> Any:
-        return self.edge.ask("POST", path, {**({"model": model} if model else {}), **more})
-
-
-@pytest.fixture
-def starts(tmp_path: Path) -> Iterator[Callable[..., Three]]:
-    running: list[Three] = []
-
-    def _start(**settings: Any) -> Three:
-        deployments = [edge_cases.DEMO, edge_cases.VECTORS, edge_cases.SORTER]
-        edge = RunningEdge(edge_cases.edge_of(deployments, {"open": False, **settings}), tmp_path)
-        of = {"demo": ScriptedEngine([ANSWER]), "vectors": PoolingEngine([]), "sorter": PoolingEngine([])}
-        running.append(Three(edge, Engines(tmp_path / "run"), of))
-        for name, engine in of.items():
-            running[0].engines.start(name, engine)
-        edge.start()
-        for name in of:
-            edge.wait_for(name, "UP")
-        return running[0]
-
-    yield _start
-    for three in running:
-        three.edge.close()
-        three.engines.close()
 
 
 def test_each_path_reaches_the_model_of_its_role(starts: Callable[..., Three]) -> None:
@@ -187,32 +122,22 @@ def test_litellm(starts: Callable[..., Three]) -> None:
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
 
 
-def langchain_packages() -> Path:
-    """Return the folder with LangChain's packages, as listed."""
-    listed = HERE / "requirements-langchain.txt"
-
-    def fill(folder: Path) -> None:
-        pip("install", *AS_LISTED, "--no-compile", "--target", str(folder), "--requirement", str(listed))
-
-    return cached_folder(paths.ROOT / ".cache" / "edge", "langchain", listed.read_text(encoding="utf-8"), fill)
-
-
 def test_langchain(starts: Callable[..., Three]) -> None:
     three = starts()
-    env = {
-        "PATH": os.defpath,
-        "HOME": str(three.edge.folder),
-        "PYTHONPATH": str(langchain_packages()),
-        "SSL_CERT_FILE": str(three.edge.folder / "ca.crt"),
-        "LANGCHAIN_TRACING_V2": "false",
-    }
-    # -S: of this interpreter only the standard library.
-    words = ["timeout", str(LIFE_S), sys.executable, "-S", str(HERE / "langchain_client.py")]
-    url = f"https://127.0.0.1:{three.edge.port}"
-    embedded, ordered = said(subprocess.Popen([*words, url, KEY], env=env, stdout=PIPE, stderr=PIPE, text=True))
+    embedded, ordered = answers("langchain", three.edge)
     assert embedded["documents"] == [pytest.approx(vector(text)) for text in ("a law", "bread at home")]
     assert embedded["query"] == pytest.approx(vector("bread"))
     # Texts, and not numbers of another model's tokens.
     assert three.of["vectors"].requests[0]["input"] == ["a law", "bread at home"]
     assert [text for text, _ in ordered["found"]] == ["bread at home", "a law"]
     assert three.of["sorter"].requests[0]["path"] in BY_ROLE["rerank"]
+
+
+def test_llamaindex(starts: Callable[..., Three]) -> None:
+    three = starts()
+    near, right = "how is bread, is bread", "how bread is made at home by hand"
+    (answer,) = answers("llamaindex", three.edge)
+    indexed, asked = three.of["vectors"].requests
+    assert (len(indexed["input"]), asked["input"]) == (3, ["how is bread made"])
+    assert (answer["found"], answer["kept"]) == ([near, right, "a law"], [right, near])
+    assert three.of["sorter"].requests[0]["path"] == RERANK

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 from fakes import edge_cases
 from fakes.raw_engine import STREAM, RawEngine, chunk, document, event, stream
-from fakes.running_edge import KEY, Answer, Engines, RunningEdge, check
+from fakes.running_edge import KEY, Answer, RunningEdge, check, in_front
 from vllm_spark.core import paths
 from vllm_spark.recipe import engine_paths
 from waiting import until
@@ -58,17 +60,12 @@ HOSTILE = (
 GROWN_KIB = 2 * (17 << 10)
 
 
+@dataclass
 class Edge:
     """An edge in front of one raw engine."""
 
-    def __init__(self, folder: Path, **more: Any) -> None:
-        planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "limits": {"requests_per_minute": 100_000}})
-        self.engine = RawEngine()
-        self.engines = Engines(folder / "run")
-        self.running = RunningEdge(planned, folder, **more)
-        self.engines.start("demo", self.engine)
-        self.running.start()
-        self.running.wait_for("demo", "UP")
+    running: RunningEdge
+    engine: RawEngine
 
     def answers(self, *pieces: bytes, kind: str = "application/json", **more: Any) -> None:
         """Let the engine answer so from now on."""
@@ -84,22 +81,17 @@ class Edge:
         assert found
         return found[1], found[2], found[3]
 
-    def close(self) -> None:
-        self.running.close()
-        self.engines.close()
-
 
 @pytest.fixture
 def edges(tmp_path: Path) -> Iterator[Callable[..., Edge]]:
-    opened: list[Edge] = []
+    with ExitStack() as running:
 
-    def _open(**more: Any) -> Edge:
-        opened.append(Edge(tmp_path, **more))
-        return opened[-1]
+        def _open(**more: Any) -> Edge:
+            planned = edge_cases.edge_of([edge_cases.DEMO], {"open": False, "limits": {"requests_per_minute": 100_000}})
+            engine = RawEngine()
+            return Edge(running.enter_context(in_front(planned, tmp_path, {"demo": engine}, **more))[0], engine)
 
-    yield _open
-    for one in opened:
-        one.close()
+        yield _open
 
 
 @pytest.fixture

@@ -178,7 +178,8 @@ def embedded(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def sorted_by(body: Mapping[str, Any]) -> dict[str, Any]:
     scored = sorted((overlap(body["query"], text), at) for at, text in enumerate(body["documents"]))
-    return {"results": [{"index": at, "relevance_score": score} for score, at in reversed(scored)]}
+    results = [{"index": at, "relevance_score": score} for score, at in reversed(scored)]
+    return {"results": results[: body.get("top_n") or None]}
 
 
 # Path -> what a server of that role answers.

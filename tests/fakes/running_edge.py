@@ -13,7 +13,8 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPSConnection
@@ -314,3 +315,19 @@ def _haproxy(file: str, unit: str) -> subprocess.Popen[bytes]:
     """Start a stage as its unit does."""
     environment = {**os.environ, **unit_environment(unit)}
     return subprocess.Popen([haproxy(), "-W", "-f", file], stderr=subprocess.PIPE, env=environment)
+
+
+@contextmanager
+def in_front(planned: Edge, folder: Path, of: Mapping[str, Any], **more: Any) -> Iterator[tuple[RunningEdge, Engines]]:
+    """Yield a running edge with `more` of its fields, and its engines by deployment, which are up."""
+    edge, engines = RunningEdge(planned, folder, **more), Engines(folder / "run")
+    for name, engine in of.items():
+        engines.start(name, engine)
+    edge.start()
+    try:
+        for name in of:
+            edge.wait_for(name, "UP")
+        yield edge, engines
+    finally:
+        edge.close()
+        engines.close()
