@@ -333,6 +333,16 @@ def test_the_options(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.Captur
     assert loader.read(tmp_path / "mine.yml").document["topology"]["nodes"] == 2
 
 
+def test_a_pipeline_has_no_drafter(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "nvidia/Qwen3.6-27B-NVFP4"
+    assert "vLLM starts no drafter under one" in refused(capsys, tmp_path, name, "--nodes", "3", "--drafter", "mtp")
+    for nodes in (3, 4):
+        assert run(tmp_path, name, "--nodes", str(nodes), "--replace") == 0
+        recipe = loader.read(tmp_path / "qwen3.6-27b-nvfp4.yml").document
+        assert ("drafter" in recipe) == (nodes == 4)
+        assert ("without a drafter" in capsys.readouterr().out) == (nodes == 3)
+
+
 def test_a_context_beyond_the_model(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "whose config.json has 131072 positions" in refused(capsys, tmp_path, SMALL, "--context", "500000")
 

@@ -25,7 +25,7 @@ from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.recipe import engine_arguments, flag_names, kept_files, known_issues, loader, roles, rules
 from vllm_spark.recipe.engine_flags import Engine
 from vllm_spark.recipe.lockfile import COMMIT
-from vllm_spark.sizing import reference_spark
+from vllm_spark.sizing import reference_spark, tensor_parallel
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES, WORKSPACE_BYTES
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -319,7 +319,7 @@ def _topology(file: Path, launch: Launch, flags: Mapping[str, Any], result: Impo
     sizes = f"--tensor-parallel-size {tensor}" + f" times --pipeline-parallel-size {pipeline}" * (pipeline > 1)
     if launch.most == 1 and tensor * pipeline <= PAIR:
         result.left_out += [f"{sizes}: the recipe is for 1, one rank on each Spark"] * (tensor * pipeline > 1)
-        return composing.topology(1)
+        return tensor_parallel.topology(1, 1)
     if nodes > MOST_RANKS:
         asked = sizes if tensor * pipeline == nodes else "min_nodes, node_count or --nnodes"
         most = f"at most {MOST_RANKS} Sparks"
@@ -329,12 +329,12 @@ def _topology(file: Path, launch: Launch, flags: Mapping[str, Any], result: Impo
         fix = f"write --tensor-parallel-size {nodes} in {file}, if so many ranks can share each layer."
         raise bad(file, what, "one rank on each Spark", fix)
     if nodes > PAIR and pipeline > 1:
-        return {"nodes": nodes, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "executor": "mp"}
+        return tensor_parallel.topology(nodes, tensor)
     if pipeline > 1:
         what = f"--pipeline-parallel-size {pipeline}: the Sparks would compute the layers one after the other"
         fix = f"write --tensor-parallel-size {nodes} in its place in {file}, if a half of each layer is possible."
         raise bad(file, what, "tensor parallelism, which is how a deployment splits a model over two Sparks", fix)
-    return composing.topology(nodes)
+    return tensor_parallel.topology(nodes, nodes)
 
 
 def _count(value: Any) -> int:

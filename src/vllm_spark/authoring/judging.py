@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import placement
 from vllm_spark.recipe import known_issues
 from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
@@ -37,6 +38,7 @@ def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catal
     subject = known_issues.of_closed(recipe)
     refusals = [
         *known_issues.refusals(subject, ()),
+        *placement.executor_refusals(recipe),
         *result.refusals,
         *(
             refusal

@@ -14,7 +14,7 @@ from vllm_spark.inventory import cabling
 from vllm_spark.inventory.cabling import Link, Rule, Shape
 from vllm_spark.recipe import heads, known_issues
 from vllm_spark.recipe.host_memory import Taken
-from vllm_spark.sizing import forecast, host_files, memory, request_limits, speed_floor, tensor_parallel
+from vllm_spark.sizing import forecast, host_files, memory, pairs, request_limits, speed_floor, tensor_parallel
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit, MemoryModel
@@ -109,8 +109,7 @@ class _Server:
     def of(cls, recipe: Document, wanted: Wanted) -> _Server:
         """Return the server with the most ranks that share the heads evenly. Those of an unknown model share all."""
         model, sparks = memory.model_of(recipe), wanted.sparks
-        sizes = (ranks for ranks in range(sparks, 0, -1) if sparks % ranks == 0)
-        tensor = next(size for size in sizes if not (model and heads.uneven(model.architecture, size)))
+        tensor = heads.most(model.architecture, sparks) if model else sparks
         return cls(tensor_parallel.on_ranks(recipe, sparks, tensor), wanted, model, tensor, sparks // tensor)
 
     def forecast(self, constants: Constants) -> Forecast:
@@ -181,12 +180,8 @@ class _Server:
         yield from (f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown)
         if self.model is None:
             yield "memory, speed and heads are not known: the recipe has no model.architecture and model.layout"
-        elif self.stages > 1:
-            uneven = ", ".join(heads.uneven(self.model.architecture, self.wanted.sparks))
-            yield (
-                f"{self.wanted.sparks} ranks cannot share {uneven} evenly, so that {self.stages} stages of a pipeline "
-                "follow one another: one request is no faster than on one stage, and the forecast has no hops"
-            )
+        else:
+            yield from pairs.staged(self.recipe, self.model.architecture)
         yield "the interval of the speed is that of one Spark or of a pair: no row of more Sparks is in its fit"
 
 

@@ -163,7 +163,7 @@ def forecast(
         *speed_floor.too_slow(name, speed, request.min_speed, faster),
     ]
     notes += own.lines if own else ()
-    notes += (note for host, fit in fits.items() for note in _loading(host, recipe, fit))
+    notes += _loading(fits)
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model, own))
     return Forecast(
         name=name,
@@ -333,14 +333,18 @@ def _less(request: ForecastRequest) -> str:
     return f"a shorter context: lower overrides.args.max-model-len{asked}"
 
 
-def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
-    """Yield a note if the peak of loading is not known, and the Spark might not have it beside the ready server."""
-    spare = fit.available - fit.floor - fit.reserved - fit.beside
-    if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
-        most = gib(memory.LOADING_MORE_BYTES)
+def _loading(fits: Mapping[str, Fit]) -> Iterator[str]:
+    """Yield a note if the peak of loading is not known, and Sparks might not have it beside the ready server."""
+    spares: dict[str, list[str]] = {}
+    for host, fit in fits.items():
+        spare = fit.available - fit.floor - fit.reserved - fit.beside
+        if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
+            spares.setdefault(gib(spare), []).append(host)
+    for spare_text, hosts in spares.items():
         yield (
-            f"{host}: the peak of loading is not measured; public starts needed up to {most} more than the ready "
-            f"server, and {gib(spare)} are free beside it (the bench's profile start measures it)"
+            f"{', '.join(hosts)}: the peak of loading is not measured; public starts needed up to "
+            f"{gib(memory.LOADING_MORE_BYTES)} more than the ready server, and {spare_text} are free beside it (the "
+            "bench's profile start measures it)"
         )
 
 
