@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class CommandParser(argparse.ArgumentParser):
         if is_sub_command and "rest" in namespace:
             namespace.rest, namespace.own, rest = rest, [*self._option_string_actions], []
         return namespace, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Print a wrong argument in one line, as a refusal is printed, and end."""
+        advice = "" if " Fix: " in message else f" — expected: what its help shows. Fix: {self.prog} --help"
+        self.exit(2, f"{self.prog}: {message}{advice}\n")
 
     def format_help(self) -> str:
         """Return the help, followed by that of the verb."""

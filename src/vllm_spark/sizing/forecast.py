@@ -316,7 +316,7 @@ def _fix_of_room(recipe: Document, fit: Fit, required: int, request: ForecastReq
     share = math.ceil((fit.reserved + missing) / fit.total * 100) / 100
     fixed = "kv_cache_bytes" in recipe["memory"]
     more = missing if fixed else share * fit.total - fit.reserved
-    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < pairs.LARGEST_SHARE)
+    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < memory.LARGEST_SHARE)
     if fits:
         figure = str(required * fit.request) if fixed else f"{share:.2f} or more"
         raised = f"overrides.memory.{memory.budget_key(recipe)}: {figure}"

@@ -14,15 +14,12 @@ from vllm_spark.sizing.constants import Constants
 # The constants that two timings give: of a small all-reduce, and of a large one.
 TIMED = frozenset({"all_reduce_s", "link"})
 
-# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
-LARGEST_SHARE = 0.80
-
 
 def held_by_one(recipe: Document) -> bool:
     """Return whether the largest share of one Spark holds the weights of a recipe and its workspace."""
     model = memory.model_of(recipe)
     weights = sum(model.loaded_bytes(1).values()) if model else memory.file_bytes(recipe)
-    return weights + memory.workspace_bytes(recipe) < LARGEST_SHARE * reference_spark.MEMORY["total"]
+    return weights + memory.workspace_bytes(recipe) < memory.LARGEST_SHARE * reference_spark.MEMORY["total"]
 
 
 def unranked(recipe: Document, site: Constants) -> bool:

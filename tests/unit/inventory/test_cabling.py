@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import Any
 
@@ -67,6 +68,9 @@ def test_a_row_has_its_verdict_its_source_and_what_to_do_instead(row: Rule) -> N
     assert bool(row.fix or row.instead) == (row.verdict != cabling.READ)
     assert row.instead in {*FABRICS, ""}
     assert row.instead != CASES[row.id].fabric
+    # What a refusal recommends is not refused in turn.
+    instead = replace(CASES[row.id], fabric=row.instead or CASES[row.id].fabric)
+    assert not row.instead or cabling.rule(instead).verdict == cabling.READ
 
 
 def test_other_values_lead_to_the_next_row() -> None:
