@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.authoring import composing, family, image_pins, launch_flags, least_size, pooling, refused_values, task
-from vllm_spark.authoring.composing import UTILIZATION
+from vllm_spark.authoring.composing import PAIR, UTILIZATION
 from vllm_spark.authoring.launch_file import BAD_IMPORT, Launch, bad
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.core import text
@@ -29,8 +29,6 @@ from vllm_spark.sizing import reference_spark, tensor_parallel
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES, WORKSPACE_BYTES
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other.
-PAIR = 2
 # Flags that say the same as a decision of this toolkit, so that nothing is lost if they are not taken over.
 OWN = {
     *("host", "port", "distributed-executor-backend", "served-model-name", "tensor-parallel-size", "model", "revision"),
@@ -291,7 +289,7 @@ def _refuse_too_large(file: Path, recipe: Document) -> None:
             f"{gib(weights)} of weights at least, {gib(WORKSPACE_BYTES)} of workspace"
             + f", {gib(cache)} of cache" * bool(cache)
         )
-        more = ", or a recipe for two Sparks" if nodes == 1 else ""
+        more = ", or a recipe for more Sparks" if nodes < MOST_RANKS else ""
         raise least_size.DOES_NOT_FIT.error(
             what=f"{file}: {model} needs {gib(needed)} on each Spark ({parts}), and {share} are {gib(share * total)}",
             expected=f"at most {UTILIZATION} of the Spark's {gib(total)}; this server needs {needed / total:.2f}",

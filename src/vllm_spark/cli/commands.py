@@ -93,7 +93,7 @@ def add(
 
     A verb that a command has the name of is only reached through the command, if that has `words`.
     """
-    group = parser.add_subparsers(**options)
+    group = parser.add_subparsers(**{"metavar": f"{{{','.join(commands)}}}", **options})
     for name, command in commands.items():
         verb = (verbs or {}).get(name) if command.words else None
         group.add_parser(name, help=command.help, description=command.help, command=command, verb=verb)

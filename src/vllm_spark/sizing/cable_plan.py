@@ -165,11 +165,10 @@ class _Server:
         if (role := roles.of(original)) != CHAT:
             return f"the toolkit deploys a model of the role {role} on one Spark or two"
         topology = ", ".join(f"{key}: {value}" for key, value in self.recipe["topology"].items())
-        new = f"vllm-spark recipe new {original['model']['repository']} --nodes {self.wanted.sparks}"
         heads_permit = "" if self.model else ", if so many ranks can share its heads"
         return (
             f"the toolkit deploys it by a recipe with `topology: {{{topology}}}`{heads_permit}: "
-            f"`{new} --like {self.wanted.typed}` writes one"
+            f"`{forecast.new_recipe(self.recipe)} --like {self.wanted.typed}` writes one"
         )
 
     def _too_small(self, fits: Sequence[Fit | None]) -> Iterator[Refusal]:
@@ -187,7 +186,7 @@ class _Server:
 
     def _notes(self, unknown: Sequence[str]) -> Iterator[str]:
         yield from (f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown)
-        if pairs.held_by_one(self.recipe):
+        if pairs.held_by_one(self.recipe) and memory.file_bytes(self.recipe):
             yield (
                 f"one Spark holds this model: {self.wanted.sparks} servers behind one address need no switch and serve "
                 f"{self.wanted.sparks} times the requests (docs/operations/more-sparks.md)"

@@ -192,8 +192,13 @@ def _missing(recipe: Document) -> str:
     if "checkpoint" in model and "layout" not in model:
         return f"the flags of recipe {name} load its weights at widths that are not known"
     missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in model)
-    fix = f"Fix: vllm-spark recipe new {model['repository']}. It writes them"
-    return f"recipe {name} has no {missing}. {fix}"
+    return f"recipe {name} has no {missing}. Fix: {new_recipe(recipe)}. It writes them"
+
+
+def new_recipe(recipe: Document) -> str:
+    """Return the command that writes a recipe of the model of another one, for as many Sparks."""
+    nodes = recipe["topology"]["nodes"]
+    return f"vllm-spark recipe new {recipe['model']['repository']}{f' --nodes {nodes}' * (nodes > 1)}"
 
 
 def predicted(

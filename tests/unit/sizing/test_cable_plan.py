@@ -211,6 +211,12 @@ def test_what_a_plan_says_of_the_way_to_it(name: str, sparks: int, how: str) -> 
     assert how in "\n".join(planned(of(name), "switch", sparks).forecast.notes)
 
 
+def test_weights_of_an_unknown_size_are_not_said_to_fit_one_spark() -> None:
+    recipe = of(UNKNOWN)
+    recipe["model"] = {key: value for key, value in recipe["model"].items() if key != "size_bytes"}
+    assert not [note for note in planned(recipe, "switch", 4).forecast.notes if "one Spark holds" in note]
+
+
 def test_only_a_split_expert_is_refused_for_its_half() -> None:
     issues = [ids(planned(of("gemma-4-26b-a4b-nvfp4-mtp"), "switch", sparks)) for sparks in (3, 4)]
     assert ["experts-split" in found for found in issues] == [False, True]
