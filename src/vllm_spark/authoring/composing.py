@@ -23,8 +23,8 @@ LEAST_REQUESTS = 8
 # Seconds to the first token: the catalogue's for one Spark, and for several. Of those for two one needed 707 s.
 DEADLINES_S = {1: 900, 2: 1800}
 NAME_CHARACTERS = 48
-# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other. More may be the
-# stages of a pipeline.
+# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other. More may be
+# the stages of a pipeline.
 PAIR = 2
 UNKNOWN_TOWER = "how large are the files? config.json has no size of the vision tower, and the forecast leaves it out"
 SHARED = "can {} ranks share its heads evenly? If not, the rest of them are pipeline_parallel"
