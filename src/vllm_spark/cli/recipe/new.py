@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             streams=args.streams,
             drafter=args.drafter,
         )
-        order = Order(request, args.node_memory, args.nodes, like.base(args.like))
+        order = Order(request, args.node_memory, args.nodes, like.base(args.like, args.nodes))
         new = new_recipe.write(source, order, forecast.catalogue([paths.RECIPES]))
         print(f"read {meter.received / 1e6:.1f} MB in {meter.seconds:.1f} s", file=sys.stderr)
     files = recipe_file.write(new, args.into or folders.of_site(), replace=args.replace)
