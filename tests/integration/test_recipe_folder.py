@@ -191,7 +191,10 @@ def test_weights_of_unknown_width_have_a_least_size(
         assert f"or take {enough[0]} (--nodes {enough[0][0]})" in message
         return
     assert status == 0
-    assert loader.read(tmp_path / "out" / "model.yml").document["topology"]["nodes"] == expected
+    topology = loader.read(tmp_path / "out" / "model.yml").document["topology"]
+    assert topology["nodes"] == expected
+    # Its 32 heads are known without the widths.
+    assert topology.get("pipeline_parallel", 1) == (expected if expected > 2 else 1)
 
 
 # Attention heads, heads of K and V, options; the topology without its executor, or a part of the message.
@@ -240,7 +243,7 @@ NEW_FAMILIES = {
     "Kimi allows the code of its tokenizer": ("moonshotai/Kimi-K2.5", "needs its own Python code (auto_map"),
     "the experts of MiniMax alone": ("MiniMaxAI/MiniMax-M3", "has at least 835.2 GB of weights; 2 Sparks"),
     "the experts of Step alone": ("stepfun-ai/Step-3.7-Flash", "has at least 383.0 GB of weights; 2 Sparks"),
-    "Hy3 in BF16": ("tencent/Hy3", "weights take 274.8 GiB"),
+    "Hy3 in BF16": ("tencent/Hy3", "or take 8 Sparks behind a switch (--nodes 8)"),
     "GLM, whose image no recipe pins": ("zai-org/GLM-5.3-Flash", "the catalogue pins no image"),
 }
 

@@ -12,7 +12,7 @@ from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.family import Facts
 from vllm_spark.authoring.model_facts import ModelFacts, Question
 from vllm_spark.core.types import Document
-from vllm_spark.recipe import architecture, heads
+from vllm_spark.recipe import heads
 from vllm_spark.sizing import tensor_parallel
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
 
@@ -65,8 +65,8 @@ def compose(
     )
     questions = [*model.questions, *(_open(text) for text in model.family.get("open", ()))]
     shared = nodes
-    if nodes > PAIR and model.settled:
-        shared = heads.most(architecture.from_document(model.architecture), nodes)
+    if nodes > PAIR and model.built:
+        shared = heads.most(model.built, nodes)
     elif nodes > PAIR:
         questions.append(Question("topology.tensor_parallel", SHARED.format(nodes)))
     if shared < nodes and request.drafter == "auto":

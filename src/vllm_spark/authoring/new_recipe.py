@@ -89,8 +89,8 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     for nodes in [order.nodes] if order.nodes else NODES:
         recipe, questions[nodes] = composing.compose(read, model, base, order.request, nodes)
         verdict = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
-        larger = [] if model.settled else _larger(opened, _least(opened, model), order, nodes)
-        verdicts[nodes] = replace(verdict, refusals=[*larger, *verdict.refusals])
+        larger = _larger(opened, _least(opened, model), order, nodes)
+        verdicts[nodes] = replace(verdict, refusals=larger or verdict.refusals)
     chosen = next((nodes for nodes, verdict in verdicts.items() if not verdict.refusals), 0)
     if not chosen:
         raise RefusedError(verdicts[max(verdicts)].refusals)
