@@ -192,12 +192,11 @@ molecule-%: setup-dev
 bench-switch bench-others: export SANDBOX_OPEN := true
 
 .PHONY: bench-converge
-bench-converge: sandbox-up ## Measure a deploy that changes nothing, compared with one ssh
-	ansible-playbook $(SANDBOX) deploy.yml -l spark1 >/dev/null
+bench-converge: sandbox-up ## Measure a deploy that changes nothing, for 1, 2 and with SPARKS=4 for 4 Sparks
 	python tests/bench/converge.py
 
 .PHONY: bench-plan
-bench-plan: setup-dev ## Measure plan.yml for 1, 16 and 64 hosts: CPU time and lines
+bench-plan: setup-dev ## Measure plan.yml for 1 to 64 hosts: CPU time, modules and lines
 	python tests/bench/plan.py
 
 .PHONY: bench-switch

@@ -57,6 +57,8 @@ def _condition_parts(name: str, value: Any) -> Iterator[str]:
             yield f"{setting} `{pattern}`" if pattern else f"{setting} set"
     elif name == "nodes":
         yield f"{value} Spark{'s' if value > 1 else ''}"
+    elif name == "split":
+        yield "Sparks that share a layer" if value else "no shared layer"
     elif name == "drafter":
         yield "a drafter" if value == "any" else "the MTP drafter"
     elif name == "kv_connector":

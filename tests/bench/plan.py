@@ -1,4 +1,4 @@
-"""CPU time and lines of plan.yml for 1, 16 and 64 hosts with a deployment each, against `ansible -m ping` on them.
+"""CPU time and lines of plan.yml for 1 to 64 hosts with a deployment each, against `ansible -m ping` on them.
 
 The hosts are this machine under many names, so plan.yml refuses them: a refusal is the longest output. The time of the
 modules is that of a Spark and is shown apart. Prints figures of one run. It has no limits and cannot fail.
@@ -30,10 +30,11 @@ NOTED = re.compile(r"^cpu ([\d.]+) ([\d.]+)$", re.MULTILINE)
 
 
 class Cost(NamedTuple):
-    """CPU seconds of the controller and of the modules, and the lines of the output."""
+    """CPU seconds of the controller and of the modules, how many modules ran, and the lines of the output."""
 
     controller: float
     modules: float
+    runs: int
     lines: int
 
 
@@ -61,16 +62,17 @@ def cost(*argv: str, noted: Path) -> Cost:
     done = subprocess.run(argv, cwd=paths.ROOT, capture_output=True, text=True, check=False, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     both = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    modules = sum(float(user) + float(system) for user, system in NOTED.findall(noted.read_text()))
-    return Cost(both - modules, modules, len((done.stdout + done.stderr).splitlines()))
+    runs = [float(user) + float(system) for user, system in NOTED.findall(noted.read_text())]
+    return Cost(both - sum(runs), sum(runs), len(runs), len((done.stdout + done.stderr).splitlines()))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8, 16, 64])
     counts = parser.parse_args().hosts
     print(
-        f"{'hosts':>5} {'plan: CPU s':>12} {'of the first':>13} {'ping: CPU s':>12} {'a Spark: CPU s':>15} {'lines':>6}"
+        f"{'hosts':>5} {'plan: CPU s':>12} {'of the first':>13} {'ping: CPU s':>12} {'a Spark: CPU s':>15} "
+        f"{'modules':>8} {'lines':>6}"
     )
     first = 0.0
     with tempfile.TemporaryDirectory() as name:
@@ -85,7 +87,7 @@ def main() -> int:
             first = first or planned.controller
             print(
                 f"{hosts:>5} {planned.controller:>12.1f} {planned.controller / first:>12.1f}x {ping.controller:>12.1f} "
-                f"{planned.modules / hosts:>15.2f} {planned.lines:>6}"
+                f"{planned.modules / hosts:>15.2f} {planned.runs / hosts:>8.1f} {planned.lines:>6}"
             )
     return 0
 

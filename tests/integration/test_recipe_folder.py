@@ -150,33 +150,92 @@ def test_a_config_without_a_quantisation_is_bf16_only_if_no_name_says_otherwise(
     assert ("layout" in loader.read(recipe).document["model"]) == (not named)
 
 
-# Layers of a model that has 32 with 8 billion weights, its quantisation, options; the Sparks or a part of a message.
+# Layers of a model that has 32 with 8 billion weights, its quantisation, options; the Sparks, or a part of a message
+# and the Sparks that hold it.
 @pytest.mark.parametrize(
     "case",
     [
         (320, "FP8", [], 1),
         (570, "FP8", [], 2),
         (570, "NVFP4", [], 1),
-        (570, "FP8", ["--nodes", "1"], "has at least 125.4 GB of weights; 1 Spark of 128 GB hold 104.5 GB"),
-        (1000, "FP8", [], "has at least 219.2 GB of weights; 2 Sparks of 128 GB hold 209.1 GB"),
+        (570, "FP8", ["--nodes", "1"], "has at least 125.4 GB of weights; 1 Spark of 128 GB hold 104.5 GB", "2 Sparks"),
+        (
+            1000,
+            "FP8",
+            [],
+            "has at least 219.2 GB of weights; 2 Sparks of 128 GB hold 209.1 GB",
+            "3 Sparks behind a switch",
+        ),
+        (
+            1000,
+            "BF16",
+            ["--nodes", "3"],
+            "438.3 GB of weights; 3 Sparks of 128 GB hold 313.6 GB",
+            "8 Sparks behind a switch",
+        ),
+        (1000, "FP8", ["--nodes", "3"], 3),
         (1000, "NVFP4", [], 2),
     ],
     ids=str,
 )
 def test_weights_of_unknown_width_have_a_least_size(
-    case: tuple[int, str, list[str], int | str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: tuple[int, str, list[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    layers, algorithm, options, expected = case
+    layers, algorithm, options, expected, *enough = case
     folder = configured(tmp_path, {"num_hidden_layers": layers}, {"quantization": {"quant_algo": algorithm}})
     status = main.main(["recipe", "new", str(folder), "--as", "some/model", "--into", str(tmp_path / "out"), *options])
     if isinstance(expected, str):
         assert status == 1
         message = capsys.readouterr().err
         assert expected in message
-        assert ("or two Sparks (--nodes 2)" in message) == bool(options)
+        assert f"or take {enough[0]} (--nodes {enough[0][0]})" in message
         return
     assert status == 0
-    assert loader.read(tmp_path / "out" / "model.yml").document["topology"]["nodes"] == expected
+    topology = loader.read(tmp_path / "out" / "model.yml").document["topology"]
+    assert topology["nodes"] == expected
+    # Its 32 heads are known without the widths.
+    assert topology.get("pipeline_parallel", 1) == (expected if expected > 2 else 1)
+
+
+# Attention heads, heads of K and V, options; the topology without its executor, or a part of the message.
+SHAPES: list[tuple[int, int, list[str], dict[str, int] | str]] = [
+    (32, 8, ["--nodes", "2"], {"nodes": 2, "tensor_parallel": 2}),
+    (32, 8, ["--nodes", "3"], {"nodes": 3, "tensor_parallel": 1, "pipeline_parallel": 3}),
+    (24, 3, ["--nodes", "3"], {"nodes": 3, "tensor_parallel": 3}),
+    (32, 8, ["--nodes", "4"], {"nodes": 4, "tensor_parallel": 4}),
+    (32, 2, ["--nodes", "4"], {"nodes": 4, "tensor_parallel": 4}),
+    (18, 6, ["--nodes", "4"], {"nodes": 4, "tensor_parallel": 2, "pipeline_parallel": 2}),
+    (32, 8, ["--nodes", "6"], {"nodes": 6, "tensor_parallel": 2, "pipeline_parallel": 3}),
+    (32, 8, ["--nodes", "7"], {"nodes": 7, "tensor_parallel": 1, "pipeline_parallel": 7}),
+    (32, 8, ["--nodes", "8"], {"nodes": 8, "tensor_parallel": 8}),
+    (9, 3, ["--nodes", "2"], "2 ranks cannot share 9 attention heads, 3 heads of K and V"),
+    (36, 12, ["--nodes", "8"], "two stages of four ranks failed on eight Sparks"),
+]
+
+
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_the_heads_decide_how_the_sparks_share_a_model(
+    case: tuple[int, int, list[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads, shared, options, expected = case
+    config = json.loads((derived_hub.DATA / LLAMA.replace("/", "--") / "config.json").read_text())
+    changes = {"num_attention_heads": heads, "num_key_value_heads": shared, "head_dim": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    words = [str(tmp_path), "--as", "some/Llama-8B", "--into", str(tmp_path / "out"), *options]
+    status, printed = main.main(["recipe", "new", *words]), capsys.readouterr()
+    if isinstance(expected, str):
+        assert status == 1
+        assert expected in printed.err
+        assert " Fix: " in printed.err
+        return
+    assert status == 0
+    (file,) = (tmp_path / "out").glob("*.yml")
+    recipe = loader.read(file).document
+    assert recipe["topology"] == {**expected, "executor": "mp"}
+    assert "fabric" in recipe["gates"]
+    assert ("stages of a pipeline follow one another" in printed.out) == ("pipeline_parallel" in expected)
+    assert f"number of hosts: {expected['nodes']}\n" in printed.out
+    assert main.main(["check", str(file)]) == 0
 
 
 # config.json alone of models that no family knew, options, and a part of what is said.
@@ -184,7 +243,7 @@ NEW_FAMILIES = {
     "Kimi allows the code of its tokenizer": ("moonshotai/Kimi-K2.5", "needs its own Python code (auto_map"),
     "the experts of MiniMax alone": ("MiniMaxAI/MiniMax-M3", "has at least 835.2 GB of weights; 2 Sparks"),
     "the experts of Step alone": ("stepfun-ai/Step-3.7-Flash", "has at least 383.0 GB of weights; 2 Sparks"),
-    "Hy3 in BF16": ("tencent/Hy3", "weights take 274.8 GiB"),
+    "Hy3 in BF16": ("tencent/Hy3", "or take 8 Sparks behind a switch (--nodes 8)"),
     "GLM, whose image no recipe pins": ("zai-org/GLM-5.3-Flash", "the catalogue pins no image"),
 }
 

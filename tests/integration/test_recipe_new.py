@@ -333,6 +333,24 @@ def test_the_options(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.Captur
     assert loader.read(tmp_path / "mine.yml").document["topology"]["nodes"] == 2
 
 
+def test_a_pipeline_has_no_drafter(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "nvidia/Qwen3.6-27B-NVFP4"
+    assert "vLLM starts no drafter under one" in refused(capsys, tmp_path, name, "--nodes", "3", "--drafter", "mtp")
+    for nodes in (3, 4):
+        assert run(tmp_path, name, "--nodes", str(nodes), "--replace") == 0
+        recipe = loader.read(tmp_path / "qwen3.6-27b-nvfp4.yml").document
+        assert ("drafter" in recipe) == (nodes == 4)
+        assert ("without a drafter" in capsys.readouterr().out) == (nodes == 3)
+        # The plan before the switch is bought agrees: the head has room for what it alone holds.
+        assert main.main(["plan", str(tmp_path / "qwen3.6-27b-nvfp4.yml"), "--sparks", str(nodes)]) == 0
+        assert "the toolkit deploys it by this recipe" in capsys.readouterr().out
+
+
+def test_a_peak_that_was_measured_is_not_taken_over(hub: derived_hub.Hub, tmp_path: Path) -> None:
+    assert run(tmp_path, SMALL, "--nodes", "4", "--like", "gpt-oss-120b") == 0
+    assert sorted(loader.read(tmp_path / "gpt-oss-20b.yml").document["memory"]) == ["free_floor_bytes", "utilization"]
+
+
 def test_a_context_beyond_the_model(hub: derived_hub.Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "whose config.json has 131072 positions" in refused(capsys, tmp_path, SMALL, "--context", "500000")
 

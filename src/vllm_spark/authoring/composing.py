@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_spark.authoring import family
@@ -12,6 +12,8 @@ from vllm_spark.authoring.checkpoint import Checkpoint
 from vllm_spark.authoring.family import Facts
 from vllm_spark.authoring.model_facts import ModelFacts, Question
 from vllm_spark.core.types import Document
+from vllm_spark.recipe import heads
+from vllm_spark.sizing import tensor_parallel
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES
 
 # The share of the catalogue's recipes: at 0.78 a Spark had at least 13 GiB free, at 0.85 less than 5.
@@ -21,7 +23,11 @@ LEAST_REQUESTS = 8
 # Seconds to the first token: the catalogue's for one Spark, and for several. Of those for two one needed 707 s.
 DEADLINES_S = {1: 900, 2: 1800}
 NAME_CHARACTERS = 48
+# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other. More may be
+# the stages of a pipeline.
+PAIR = 2
 UNKNOWN_TOWER = "how large are the files? config.json has no size of the vision tower, and the forecast leaves it out"
+SHARED = "can {} ranks share its heads evenly? If not, the rest of them are pipeline_parallel"
 # Part of a family's `parsers` -> the flag.
 PARSERS = {"reasoning": "reasoning-parser", "tools": "tool-call-parser"}
 
@@ -58,6 +64,13 @@ def compose(
         image=f"{base['image']['repository']}:{base['image']['tag']}",
     )
     questions = [*model.questions, *(_open(text) for text in model.family.get("open", ()))]
+    shared = nodes
+    if nodes > PAIR and model.built:
+        shared = heads.most(model.built, nodes)
+    elif nodes > PAIR:
+        questions.append(Question("topology.tensor_parallel", SHARED.format(nodes)))
+    if shared < nodes and request.drafter == "auto":
+        request = replace(request, drafter="none")
     if model.vision and model.settled and not (checkpoint.size_bytes or model.architecture.get("vision")):
         questions.append(Question("model.size_bytes", UNKNOWN_TOWER))
     parsers, parser_questions = _parsers(checkpoint, model, facts)
@@ -75,7 +88,7 @@ def compose(
     recipe: dict[str, Any] = {
         "schema_version": 1,
         "name": request.name,
-        "summary": f"{checkpoint.repository} for {'one Spark' if nodes == 1 else 'two Sparks'}, written by recipe new",
+        "summary": f"{checkpoint.repository} for {nodes} Spark{'s' * (nodes > 1)}, written by recipe new",
         "sources": _sources(checkpoint, model),
         "image": base["image"],
         "engine": base["engine"],
@@ -83,7 +96,7 @@ def compose(
         **({"drafter": drafter} if drafter else {}),
         "env": {},
         "args": dict(sorted(args.items())),
-        "topology": topology(nodes),
+        "topology": tensor_parallel.topology(nodes, shared),
         "memory": base.get("memory", {"utilization": UTILIZATION, "free_floor_bytes": DEFAULT_FLOOR_BYTES}),
         "runtime": base.get("runtime", {"shm_size": "16g"}),
         "gates": _gates(checkpoint, model, args, facts),
@@ -173,11 +186,6 @@ def _drafter(
                  f"{row['tokens']} tokens a step; `vllm-spark bench` measures it")
     ]  # fmt: skip
     return block, questions
-
-
-def topology(nodes: int) -> dict[str, Any]:
-    """Return the block `topology` of a recipe whose ranks share each layer."""
-    return {"nodes": nodes, "tensor_parallel": nodes, "executor": "uni" if nodes == 1 else "mp"}
 
 
 def gates(args: Mapping[str, Any], nodes: int, *, chats: bool = True, vision: bool = False) -> dict[str, Any]:

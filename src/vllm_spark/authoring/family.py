@@ -104,7 +104,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Facts], bool]] = {
     "model_type": lambda value, facts: any(re.fullmatch(value, name) for name in facts.model_types),
     "experts": lambda value, facts: facts.widths.get("experts") == value,
     "attention": lambda value, facts: facts.widths.get("attention") == value,
-    "nodes": lambda value, facts: facts.nodes == value,
+    "nodes": lambda value, facts: min(facts.nodes, 2) == value,
     "image": lambda value, facts: bool(re.search(value, facts.image)),
     "own_head": lambda value, facts: facts.own_head == value,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_spark.authoring import composing, family, image_pins, launch_flags, least_size, pooling, refused_values, task
-from vllm_spark.authoring.composing import UTILIZATION
+from vllm_spark.authoring.composing import PAIR, UTILIZATION
 from vllm_spark.authoring.launch_file import BAD_IMPORT, Launch, bad
 from vllm_spark.authoring.model_facts import Question
 from vllm_spark.core import text
@@ -25,12 +25,10 @@ from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.recipe import engine_arguments, flag_names, kept_files, known_issues, loader, roles, rules
 from vllm_spark.recipe.engine_flags import Engine
 from vllm_spark.recipe.lockfile import COMMIT
-from vllm_spark.sizing import reference_spark
+from vllm_spark.sizing import reference_spark, tensor_parallel
 from vllm_spark.sizing.memory import DEFAULT_FLOOR_BYTES, WORKSPACE_BYTES
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# Sparks whose cable needs no switch. Half of each layer is on each, so that no stage waits for the other.
-PAIR = 2
 # Flags that say the same as a decision of this toolkit, so that nothing is lost if they are not taken over.
 OWN = {
     *("host", "port", "distributed-executor-backend", "served-model-name", "tensor-parallel-size", "model", "revision"),
@@ -291,7 +289,7 @@ def _refuse_too_large(file: Path, recipe: Document) -> None:
             f"{gib(weights)} of weights at least, {gib(WORKSPACE_BYTES)} of workspace"
             + f", {gib(cache)} of cache" * bool(cache)
         )
-        more = ", or a recipe for two Sparks" if nodes == 1 else ""
+        more = ", or a recipe for more Sparks" if nodes < MOST_RANKS else ""
         raise least_size.DOES_NOT_FIT.error(
             what=f"{file}: {model} needs {gib(needed)} on each Spark ({parts}), and {share} are {gib(share * total)}",
             expected=f"at most {UTILIZATION} of the Spark's {gib(total)}; this server needs {needed / total:.2f}",
@@ -319,7 +317,7 @@ def _topology(file: Path, launch: Launch, flags: Mapping[str, Any], result: Impo
     sizes = f"--tensor-parallel-size {tensor}" + f" times --pipeline-parallel-size {pipeline}" * (pipeline > 1)
     if launch.most == 1 and tensor * pipeline <= PAIR:
         result.left_out += [f"{sizes}: the recipe is for 1, one rank on each Spark"] * (tensor * pipeline > 1)
-        return composing.topology(1)
+        return tensor_parallel.topology(1, 1)
     if nodes > MOST_RANKS:
         asked = sizes if tensor * pipeline == nodes else "min_nodes, node_count or --nnodes"
         most = f"at most {MOST_RANKS} Sparks"
@@ -329,12 +327,12 @@ def _topology(file: Path, launch: Launch, flags: Mapping[str, Any], result: Impo
         fix = f"write --tensor-parallel-size {nodes} in {file}, if so many ranks can share each layer."
         raise bad(file, what, "one rank on each Spark", fix)
     if nodes > PAIR and pipeline > 1:
-        return {"nodes": nodes, "tensor_parallel": tensor, "pipeline_parallel": pipeline, "executor": "mp"}
+        return tensor_parallel.topology(nodes, tensor)
     if pipeline > 1:
         what = f"--pipeline-parallel-size {pipeline}: the Sparks would compute the layers one after the other"
         fix = f"write --tensor-parallel-size {nodes} in its place in {file}, if a half of each layer is possible."
         raise bad(file, what, "tensor parallelism, which is how a deployment splits a model over two Sparks", fix)
-    return composing.topology(nodes)
+    return tensor_parallel.topology(nodes, nodes)
 
 
 def _count(value: Any) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 from vllm_spark.core.refusal import Refusal
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import cabling, placement
 from vllm_spark.recipe import known_issues
-from vllm_spark.sizing import forecast, forecast_text, memory, reference_spark
+from vllm_spark.sizing import cable_plan, forecast, forecast_text, memory, reference_spark
 from vllm_spark.sizing.forecast import Forecast, ForecastContext, ForecastRequest
 
 # A context is a multiple of this, and a server with less than the shortest is of no use.
@@ -37,6 +38,7 @@ def judge(recipe: Document, node_memory_gb: int, request: ForecastRequest, catal
     subject = known_issues.of_closed(recipe)
     refusals = [
         *known_issues.refusals(subject, ()),
+        *placement.executor_refusals(recipe),
         *result.refusals,
         *(
             refusal
@@ -54,6 +56,7 @@ def sized(recipe: dict[str, Any], node_memory_gb: int) -> dict[str, Any]:
         return recipe
     known = reference_spark.memory(node_memory_gb)
     beside = memory.floor_bytes(recipe) + sum(part.bytes for part in memory.beside(recipe))
+    beside += cable_plan.head_bytes(recipe) if recipe["topology"]["nodes"] >= min(cabling.NUMBERS) else 0
     possible = int((known["available"] - beside) / known["total"] * 100) / 100
     return {**recipe, "memory": {**budget, "utilization": min(budget["utilization"], possible)}}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_spark.core.refusal import Refusal, register
 from vllm_spark.core.units import GB, gib
-from vllm_spark.sizing import pairs, reference_spark
+from vllm_spark.sizing import memory, reference_spark
 from vllm_spark.sizing.layout import WIDTHS
 
 DOES_NOT_FIT = register("does-not-fit", runbook="recipe-new")
@@ -89,7 +89,7 @@ def _bits(words: str, otherwise: float) -> float:
 
 def most(nodes: int, node_memory_gb: int) -> float:
     """Return the bytes of weights that so many Sparks hold beside their hosts."""
-    return nodes * pairs.LARGEST_SHARE * reference_spark.memory(node_memory_gb)["total"]
+    return nodes * memory.LARGEST_SHARE * reference_spark.memory(node_memory_gb)["total"]
 
 
 def too_large(name: str, size: str, nodes: int, node_memory_gb: int, fix: str) -> Refusal:

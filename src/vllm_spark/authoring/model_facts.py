@@ -41,7 +41,8 @@ class Question:
 class ModelFacts:
     """A model. `architecture` and `head` (its own drafting head) are documents of files, empty if not settled.
 
-    `least_bytes` is the least size of its weights, 0 if its dimensions are not known.
+    `least_bytes` is the least size of its weights, 0 if its dimensions are not known. `built` has its dimensions, also
+    if its widths are not known.
     """
 
     family: Document
@@ -51,6 +52,7 @@ class ModelFacts:
     vision: bool
     questions: tuple[Question, ...]
     least_bytes: int = 0
+    built: Architecture | None = None
 
     @property
     def settled(self) -> bool:
@@ -94,7 +96,7 @@ def read(checkpoint: Checkpoint, known: Document, name: str) -> ModelFacts:
     settled = not questions
     least = _least_bytes(sum(built.stored_weights().values()), checkpoint)
     settled_parts = (document, layout) if settled else ({}, {})
-    return ModelFacts(known, *settled_parts, head, vision, tuple(questions), least)
+    return ModelFacts(known, *settled_parts, head, vision, tuple(questions), least, built)
 
 
 def least_bits(checkpoint: Checkpoint) -> float:

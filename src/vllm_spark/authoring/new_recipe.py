@@ -27,6 +27,7 @@ from vllm_spark.core import text
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError, register
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GB
+from vllm_spark.inventory import cabling
 from vllm_spark.recipe import architecture
 from vllm_spark.sizing import reference_spark
 from vllm_spark.sizing.forecast import ForecastRequest
@@ -34,7 +35,9 @@ from vllm_spark.sizing.forecast import ForecastRequest
 NEEDS_CODE = register("needs-remote-code", runbook="recipe-new")
 NO_NAME = register("no-repository", runbook="recipe-new")
 BAD_CONTEXT = register("bad-context", runbook="recipe-new")
+TOO_MANY = register("too-many-nodes", runbook="recipe-new")
 
+# What is judged without --nodes.
 NODES = (1, 2)
 # The end of the name of an architecture whose own name is that of another one of the catalogue.
 OWN = "-own"
@@ -86,8 +89,8 @@ def write(source: Source, order: Order, catalogue: Sequence[Document]) -> NewRec
     for nodes in [order.nodes] if order.nodes else NODES:
         recipe, questions[nodes] = composing.compose(read, model, base, order.request, nodes)
         verdict = _judged(recipe | ({"architectures": new} if new else {}), order, catalogue)
-        larger = [] if model.settled else _larger(opened, _least(opened, model), order, nodes)
-        verdicts[nodes] = replace(verdict, refusals=[*larger, *verdict.refusals])
+        larger = _larger(opened, _least(opened, model), order, nodes)
+        verdicts[nodes] = replace(verdict, refusals=larger or verdict.refusals)
     chosen = next((nodes for nodes, verdict in verdicts.items() if not verdict.refusals), 0)
     if not chosen:
         raise RefusedError(verdicts[max(verdicts)].refusals)
@@ -102,6 +105,12 @@ def _pooled(source: Source, opened: Checkpoint, order: Order, catalogue: Sequenc
     _refuse_early(opened, order)
     if opened.config.get("auto_map"):
         raise RefusedError([_needs_code(opened)])
+    if order.nodes > composing.PAIR:
+        raise TOO_MANY.error(
+            what=f"--nodes {order.nodes} for {opened.name}, a model of the role {opened.task.name}",
+            expected="1 or 2, because such a model fits them",
+            fix=Fix(f"vllm-spark recipe new {opened.repository} --nodes 1", "Then deploy it on each Spark."),
+        )
     nodes, total = order.nodes or min(NODES), reference_spark.memory(order.node_memory_gb)["total"]
     base = order.like or engine_choice.choose(opened.name, pooling.ANY_FAMILY, catalogue)
     recipe, questions = pooling.compose(source, opened, base, order.request, pooling.Sparks(nodes, total))
@@ -178,7 +187,10 @@ def _larger(opened: Checkpoint, size: int, order: Order, nodes: int) -> list[Ref
     """Refuse weights that are larger than so many Sparks hold, or must be."""
     if size <= least_size.most(nodes, order.node_memory_gb):
         return []
-    more = ", or two Sparks (--nodes 2)" if nodes == 1 == order.nodes else ""
+    larger = (more for more in (composing.PAIR, *cabling.NUMBERS) if more > nodes)
+    enough = next((more for more in larger if size <= least_size.most(more, order.node_memory_gb)), 0)
+    switch = " behind a switch" * (enough > composing.PAIR)
+    more = f", or take {enough} Sparks{switch} (--nodes {enough})" * bool(enough)
     words = least_size.words(size, least=not opened.size_bytes)
     four = size * least_size.FOUR_BITS / model_facts.least_bits(opened)
     helps = four <= least_size.most(nodes, order.node_memory_gb)

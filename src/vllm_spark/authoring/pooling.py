@@ -17,7 +17,7 @@ from vllm_spark.authoring.task import MODULES, layers
 from vllm_spark.core.types import Document
 from vllm_spark.core.units import GIB
 from vllm_spark.node.engine_api import EMBED, RERANK
-from vllm_spark.sizing import budget, memory
+from vllm_spark.sizing import budget, memory, tensor_parallel
 
 # Each has a recipe; other tasks have none.
 ROLES = (EMBED, RERANK)
@@ -75,7 +75,7 @@ def compose(
             **({"size_bytes": opened.size_bytes} if opened.size_bytes else {}),
         },
         "args": dict(sorted(args.items())),
-        "topology": composing.topology(sparks.nodes),
+        "topology": tensor_parallel.topology(sparks.nodes, sparks.nodes),
         "memory": base.get("memory") or _memory(opened, tokens or MOST_TOKENS, sparks),
         "runtime": base.get("runtime", {"shm_size": "1g"}),
         "gates": gates(role, sparks.nodes, gate),

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,11 @@ class CommandParser(argparse.ArgumentParser):
             namespace.rest, namespace.own, rest = rest, [*self._option_string_actions], []
         return namespace, rest
 
+    def error(self, message: str) -> NoReturn:
+        """Print a wrong argument in one line, as a refusal is printed, and end."""
+        advice = "" if " Fix: " in message else f" — expected: what its help shows. Fix: {self.prog} --help"
+        self.exit(2, f"{self.prog}: {message}{advice}\n")
+
     def format_help(self) -> str:
         """Return the help, followed by that of the verb."""
         if not self.of_verb:
@@ -88,7 +93,7 @@ def add(
 
     A verb that a command has the name of is only reached through the command, if that has `words`.
     """
-    group = parser.add_subparsers(**options)
+    group = parser.add_subparsers(**{"metavar": f"{{{','.join(commands)}}}", **options})
     for name, command in commands.items():
         verb = (verbs or {}).get(name) if command.words else None
         group.add_parser(name, help=command.help, description=command.help, command=command, verb=verb)

@@ -101,10 +101,17 @@ def _cables(args: argparse.Namespace, recipe: Document) -> int:
             expected="--sparks without --facts, because nobody has these Sparks yet",
             fix=Fix(command),
         )
+    rates, most = args.gbps or (), cabling.table()["gbps"]
+    if len(rates) not in {0, 1, args.sparks} or max(rates, default=0) > most:
+        raise cable_plan.CABLE_PLAN.error(
+            what=f"--gbps {' '.join(map(str, rates))} for {args.sparks} Sparks",
+            expected=f"one number, or {args.sparks}, one for each link, and none above the {most} of a port",
+            fix=f"--gbps {min(most, *rates)}, if that is the slowest link.",
+        )
     site = site_file.read(args.site)
     request = _request(args, site)
     memory, accepted = reference_spark.memory(args.memory or max(reference_spark.SIZES_GB)), args.accept_known_issue
-    wanted = cable_plan.Wanted(args.recipe, fabric, args.sparks, memory, request, args.gbps or (), accepted)
+    wanted = cable_plan.Wanted(args.recipe, fabric, args.sparks, memory, request, rates, accepted)
     plan = cable_plan.plan(recipe, wanted, site.constants)
     if args.json:
         entry = forecast_document.of_forecast(plan.forecast, recipe, request, None)

@@ -140,6 +140,7 @@ CONDITIONS: Mapping[str, Callable[[Any, Subject], bool]] = {
     "role": lambda value, subject: roles.of(subject.recipe) in value,
     # 2 stands for several: what fails on a pair fails on more ranks.
     "nodes": lambda value, subject: bool(min(subject.recipe["topology"]["nodes"], 2) == value),
+    "split": lambda value, subject: (subject.recipe["topology"]["tensor_parallel"] > 1) == value,
     "executor": lambda value, subject: bool(subject.recipe["topology"]["executor"] == value),
     "args": _settings_match("args"),
     "env": _settings_match("env"),

@@ -19,6 +19,11 @@ def uneven(architecture: Architecture, ranks: int) -> list[str]:
     return list(dict.fromkeys(_uneven(architecture, ranks)))
 
 
+def most(architecture: Architecture, sparks: int) -> int:
+    """Return how many of the Sparks share each layer at most. The others are further stages of a pipeline."""
+    return next(size for size in range(sparks, 0, -1) if sparks % size == 0 and not uneven(architecture, size))
+
+
 def _uneven(architecture: Architecture, ranks: int) -> Iterator[str]:
     for group in architecture.attention:
         for field, name in HEADS.items():

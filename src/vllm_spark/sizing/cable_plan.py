@@ -5,6 +5,7 @@ It is for `plan --sparks`. Pure but for the files of rules and known issues.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,9 +13,10 @@ from vllm_spark.core.refusal import Fix, Refusal, register
 from vllm_spark.core.types import Document, MemoryFacts
 from vllm_spark.inventory import cabling
 from vllm_spark.inventory.cabling import Link, Rule, Shape
-from vllm_spark.recipe import heads, known_issues
+from vllm_spark.node.engine_api import CHAT
+from vllm_spark.recipe import heads, known_issues, roles
 from vllm_spark.recipe.host_memory import Taken
-from vllm_spark.sizing import forecast, host_files, memory, request_limits, speed_floor, tensor_parallel
+from vllm_spark.sizing import forecast, host_files, memory, pairs, request_limits, speed_floor, tensor_parallel
 from vllm_spark.sizing.constants import Constants
 from vllm_spark.sizing.forecast import Forecast, ForecastRequest
 from vllm_spark.sizing.memory import Fit, MemoryModel
@@ -65,8 +67,7 @@ def plan(recipe: Document, wanted: Wanted, constants: Constants) -> CablePlan:
     row = cabling.rule(Shape(wanted.fabric, wanted.sparks, recipe, nccl, server.stages > 1))
     slowest = min(wanted.gbps or [usual])
     foreseen = server.forecast(replace(constants, link=constants.link * slowest / usual))
-    # The known issues of a pair are those of every server over several Sparks.
-    subject = known_issues.of_closed(tensor_parallel.on_ranks(recipe, 2, 2))
+    subject = known_issues.of_closed(server.recipe)
     refusals = [*_of_rule(recipe["name"], wanted, row), *known_issues.refusals(subject, wanted.accepted)]
     return CablePlan(
         wanted=wanted,
@@ -78,7 +79,7 @@ def plan(recipe: Document, wanted: Wanted, constants: Constants) -> CablePlan:
         forecast=replace(
             foreseen,
             refusals=[*refusals, *foreseen.refusals],
-            notes=[*foreseen.notes, *known_issues.notes(subject, wanted.accepted), server.how()],
+            notes=[*foreseen.notes, *known_issues.notes(subject, wanted.accepted), server.how(recipe)],
         ),
     )
 
@@ -109,8 +110,7 @@ class _Server:
     def of(cls, recipe: Document, wanted: Wanted) -> _Server:
         """Return the server with the most ranks that share the heads evenly. Those of an unknown model share all."""
         model, sparks = memory.model_of(recipe), wanted.sparks
-        sizes = (ranks for ranks in range(sparks, 0, -1) if sparks % ranks == 0)
-        tensor = next(size for size in sizes if not (model and heads.uneven(model.architecture, size)))
+        tensor = heads.most(model.architecture, sparks) if model else sparks
         return cls(tensor_parallel.on_ranks(recipe, sparks, tensor), wanted, model, tensor, sparks // tensor)
 
     def forecast(self, constants: Constants) -> Forecast:
@@ -130,7 +130,7 @@ class _Server:
             download_bytes=sum(sizes),
             refusals=[
                 *request_limits.too_long(name, recipe, known, request.context),
-                *(each for rank, fit in enumerate(fits) for each in self._too_small(rank, fit)),
+                *self._too_small(fits),
                 *speed_floor.too_slow(name, speed, request.min_speed, []),
             ],
             notes=list(self._notes(unknown)),
@@ -153,41 +153,54 @@ class _Server:
                 room=fit.room + (0 if fixed else less),
                 reserved=fit.reserved - (less if fixed else 0),
             )
-        head = [] if rank else [Taken("held by the head alone", "", self._head_bytes(), base=True)]
+        head = [] if rank else [Taken("held by the head alone", "", head_bytes(self.recipe), base=True)]
         return replace(fit, parts=[*fit.parts, *head])
 
-    def how(self) -> str:
+    def how(self, original: Document) -> str:
         """Return how the toolkit deploys the server, or that it does not."""
         if self.wanted.fabric != cabling.SWITCH:
             return NOT_DEPLOYED
+        if self.recipe["topology"] == original["topology"]:
+            return "the toolkit deploys it by this recipe"
+        if (role := roles.of(original)) != CHAT:
+            return f"the toolkit deploys a model of the role {role} on one Spark or two"
         topology = ", ".join(f"{key}: {value}" for key, value in self.recipe["topology"].items())
-        return f"the toolkit deploys it by a recipe with `topology: {{{topology}}}`"
+        heads_permit = "" if self.model else ", if so many ranks can share its heads"
+        return (
+            f"the toolkit deploys it by a recipe with `topology: {{{topology}}}`{heads_permit}: "
+            f"`{forecast.new_recipe(self.recipe)} --like {self.wanted.typed}` writes one"
+        )
 
-    def _head_bytes(self) -> int:
-        """Return what the head holds beside the processes that every rank has."""
-        processes = sum(part.bytes for part in memory.beside(self.recipe) if part.base)
-        return max(0, cabling.head_bytes() - processes)
-
-    def _too_small(self, rank: int, fit: Fit | None) -> Iterator[Refusal]:
-        """Refuse a rank without room for its cache, or whose Spark has too little memory for it."""
+    def _too_small(self, fits: Sequence[Fit | None]) -> Iterator[Refusal]:
+        """Refuse ranks without room for their cache, or whose Sparks have too little memory; neighbours with one budget
+        together, but for the head."""
         name, known = self.recipe["name"], self.wanted.memory
-        if fit:
-            yield from forecast.too_small(name, _host(rank), self.recipe, fit, self.wanted.request)
-        available = known["available"] - (0 if rank else self._head_bytes())
-        own: MemoryFacts = {"total": known["total"], "available": available}
-        yield from memory.too_little_refusal(name, _host(rank), self.recipe, own, reference=True)
+        for (head, fit), group in itertools.groupby(enumerate(fits), key=lambda item: (item[0] == 0, item[1])):
+            ranks = [rank for rank, _ in group]
+            hosts = _host(ranks[0]) + (f" to {_host(ranks[-1])}" if len(ranks) > 1 else "")
+            if fit:
+                yield from forecast.too_small(name, hosts, self.recipe, fit, self.wanted.request)
+            available = known["available"] - (head_bytes(self.recipe) if head else 0)
+            own: MemoryFacts = {"total": known["total"], "available": available}
+            yield from memory.too_little_refusal(name, hosts, self.recipe, own, reference=True)
 
     def _notes(self, unknown: Sequence[str]) -> Iterator[str]:
         yield from (f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown)
+        if pairs.held_by_one(self.recipe) and memory.file_bytes(self.recipe):
+            yield (
+                f"one Spark holds this model: {self.wanted.sparks} servers behind one address need no switch and serve "
+                f"{self.wanted.sparks} times the requests (docs/operations/more-sparks.md)"
+            )
         if self.model is None:
             yield "memory, speed and heads are not known: the recipe has no model.architecture and model.layout"
-        elif self.stages > 1:
-            uneven = ", ".join(heads.uneven(self.model.architecture, self.wanted.sparks))
-            yield (
-                f"{self.wanted.sparks} ranks cannot share {uneven} evenly, so that {self.stages} stages of a pipeline "
-                "follow one another: one request is no faster than on one stage, and the forecast has no hops"
-            )
+        else:
+            yield from pairs.staged(self.recipe, self.model.architecture)
         yield "the interval of the speed is that of one Spark or of a pair: no row of more Sparks is in its fit"
+
+
+def head_bytes(recipe: Document) -> int:
+    """Return what the head of more than two ranks holds beside the processes that each of them has."""
+    return max(0, cabling.head_bytes() - sum(part.bytes for part in memory.beside(recipe) if part.base))
 
 
 def _host(rank: int) -> str:

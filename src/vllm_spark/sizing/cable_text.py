@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 from vllm_spark.core.types import Document
@@ -12,7 +10,6 @@ from vllm_spark.inventory import cabling, link_config
 from vllm_spark.inventory.cabling import End
 from vllm_spark.sizing import forecast_text
 from vllm_spark.sizing.cable_plan import CablePlan
-from vllm_spark.sizing.memory import Fit
 
 # What a row of the rules stands for. No row says that the toolkit has proven a shape.
 MEANS = {cabling.READ: "read in public records, not repeated with this toolkit", cabling.UNPROVEN: "unproven"}
@@ -25,7 +22,6 @@ def lines(plan: CablePlan, recipe: Document) -> list[str]:
     title = f"{recipe['name']} on {wanted.sparks} Sparks by a {wanted.fabric}: {forecast.verdict}{deployed}"
     if plan.rule.verdict == cabling.REFUSED:
         return [title]
-    own = replace(forecast, fits=_grouped(forecast.fits))
     nccl = f"NCCL {plan.nccl}" if plan.nccl else "an unknown NCCL"
     failures = (f"    {one.what}: {one.shows} ({one.source})" for one in cabling.failures(wanted.fabric))
     return [
@@ -33,7 +29,7 @@ def lines(plan: CablePlan, recipe: Document) -> list[str]:
         f"  {MEANS[plan.rule.verdict]}: {plan.rule.why} ({plan.rule.source})",
         f"  vLLM {recipe['engine']['version']} with {nccl}: {_split(plan)}",
         *_cable_lines(plan),
-        *forecast_text.lines(own, recipe, wanted.request)[1:],
+        *forecast_text.lines(forecast, recipe, wanted.request)[1:],
         "  what fails although it is cabled so, and how it shows",
         *failures,
     ]
@@ -42,15 +38,6 @@ def lines(plan: CablePlan, recipe: Document) -> list[str]:
 def _split(plan: CablePlan) -> str:
     tensor, stages = plan.ranks
     return f"tensor parallel {tensor}" + (f" in {stages} stages of a pipeline" if stages > 1 else "")
-
-
-def _grouped(fits: Mapping[str, Fit]) -> dict[str, Fit]:
-    """Return the fits with neighbours of one budget as one."""
-    found = {}
-    for fit, group in itertools.groupby(fits.items(), key=lambda item: item[1]):
-        hosts = [host for host, _ in group]
-        found[hosts[0] if len(hosts) == 1 else f"{hosts[0]} to {hosts[-1]}, each"] = fit
-    return found
 
 
 def _cable_lines(plan: CablePlan) -> Iterator[str]:

@@ -163,7 +163,7 @@ def forecast(
         *speed_floor.too_slow(name, speed, request.min_speed, faster),
     ]
     notes += own.lines if own else ()
-    notes += (note for host, fit in fits.items() for note in _loading(host, recipe, fit))
+    notes += _loading(fits)
     notes += _reported(recipe, predicted(recipe, ForecastRequest(), context.constants, model, own))
     return Forecast(
         name=name,
@@ -192,8 +192,13 @@ def _missing(recipe: Document) -> str:
     if "checkpoint" in model and "layout" not in model:
         return f"the flags of recipe {name} load its weights at widths that are not known"
     missing = " and ".join(f"model.{key}" for key in ("architecture", "layout") if key not in model)
-    fix = f"Fix: vllm-spark recipe new {model['repository']}. It writes them"
-    return f"recipe {name} has no {missing}. {fix}"
+    return f"recipe {name} has no {missing}. Fix: {new_recipe(recipe)}. It writes them"
+
+
+def new_recipe(recipe: Document) -> str:
+    """Return the command that writes a recipe of the model of another one, for as many Sparks."""
+    nodes = recipe["topology"]["nodes"]
+    return f"vllm-spark recipe new {recipe['model']['repository']}{f' --nodes {nodes}' * (nodes > 1)}"
 
 
 def predicted(
@@ -316,7 +321,7 @@ def _fix_of_room(recipe: Document, fit: Fit, required: int, request: ForecastReq
     share = math.ceil((fit.reserved + missing) / fit.total * 100) / 100
     fixed = "kv_cache_bytes" in recipe["memory"]
     more = missing if fixed else share * fit.total - fit.reserved
-    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < pairs.LARGEST_SHARE)
+    fits = fit.reserved + more + fit.beside + fit.floor <= fit.available and (fixed or share < memory.LARGEST_SHARE)
     if fits:
         figure = str(required * fit.request) if fixed else f"{share:.2f} or more"
         raised = f"overrides.memory.{memory.budget_key(recipe)}: {figure}"
@@ -333,14 +338,18 @@ def _less(request: ForecastRequest) -> str:
     return f"a shorter context: lower overrides.args.max-model-len{asked}"
 
 
-def _loading(host: str, recipe: Document, fit: Fit) -> Iterator[str]:
-    """Yield a note if the peak of loading is not known, and the Spark might not have it beside the ready server."""
-    spare = fit.available - fit.floor - fit.reserved - fit.beside
-    if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
-        most = gib(memory.LOADING_MORE_BYTES)
+def _loading(fits: Mapping[str, Fit]) -> Iterator[str]:
+    """Yield a note if the peak of loading is not known, and Sparks might not have it beside the ready server."""
+    spares: dict[str, list[str]] = {}
+    for host, fit in fits.items():
+        spare = fit.available - fit.floor - fit.reserved - fit.beside
+        if not fit.peak and 0 <= spare < memory.LOADING_MORE_BYTES:
+            spares.setdefault(gib(spare), []).append(host)
+    for spare_text, hosts in spares.items():
         yield (
-            f"{host}: the peak of loading is not measured; public starts needed up to {most} more than the ready "
-            f"server, and {gib(spare)} are free beside it (the bench's profile start measures it)"
+            f"{', '.join(hosts)}: the peak of loading is not measured; public starts needed up to "
+            f"{gib(memory.LOADING_MORE_BYTES)} more than the ready server, and {spare_text} are free beside it (the "
+            "bench's profile start measures it)"
         )
 
 

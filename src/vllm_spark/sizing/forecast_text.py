@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from vllm_spark.core.types import Document
@@ -22,10 +23,14 @@ TENTHS = 10
 
 def lines(forecast: Forecast, recipe: Document, request: ForecastRequest) -> list[str]:
     """Return the forecast as text for an operator."""
-    result = [f"{forecast.name} on {'+'.join(forecast.hosts)}: {forecast.verdict}"]
-    for host, fit in forecast.fits.items():
-        available = "available on a fresh Spark" if forecast.reference else "available now"
-        result += _fit_lines(host, fit, recipe, available)
+    several = forecast.reference and len(forecast.hosts) > 1
+    where = f"{len(forecast.hosts)} reference Sparks" if several else "+".join(forecast.hosts)
+    result = [f"{forecast.name} on {where}: {forecast.verdict}"]
+    available = "available on a fresh Spark" if forecast.reference else "available now"
+    for fit, group in itertools.groupby(forecast.fits.items(), key=lambda item: item[1]):
+        hosts = [host for host, _ in group]
+        each = f"{hosts[0]}{f' to {hosts[-1]}, each' * (len(hosts) > 1)}"
+        result += _fit_lines(each, fit, recipe, available)
     result.append(_download_line(forecast))
     if forecast.download_bytes or not forecast.download_known:
         result += [f"  {line}" for line in licences.lines(recipe)]

@@ -26,6 +26,9 @@ TOO_LITTLE_MEMORY = register("too-little-memory", runbook="too-little-memory")
 # The host itself needs this much: a desktop, sshd and the page cache of the weights.
 DEFAULT_FLOOR_BYTES = 8 * GIB
 
+# From this share on the engine took the memory of the desktop (field report 000; recipes/compatibility.yml).
+LARGEST_SHARE = 0.80
+
 # Allowance for activations, CUDA graphs and everything else that is neither weights nor cache: what the engine keeps of
 # its share after a step of the most tokens. Three public logs of one 27B on a GB10 kept 9.26, 12.37 and 18.40 GiB at
 # 16,384, 32,768 and 65,536 tokens. Field reports 001 and 002 left 5.9 GiB at 2,048, and most of 30 public starts less
@@ -381,6 +384,9 @@ def _fix_of_start(recipe: Document, total_bytes: int, missing: int, *, reference
     large = [part for part in beside(recipe) if part.stated and part.bytes >= missing]
     setting = large[0].setting if large else f"memory.{budget_key(recipe)}"
     lower = f"lower overrides.{setting}."
+    share = math.floor((recipe["memory"].get("utilization", 0) * total_bytes - missing) / total_bytes * 100) / 100
+    if setting == "memory.utilization" and 0 < share < LARGEST_SHARE:
+        lower = f"overrides.memory.utilization: {share:.2f}."
     return lower if reference else f"{stop}, or {lower}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vllm_spark.core.types import Document
 from vllm_spark.recipe import heads
 from vllm_spark.sizing import forecast, memory
@@ -16,11 +18,15 @@ def on_ranks(recipe: Document, nodes: int, tensor_parallel: int) -> Document:
 
     A peak of loading that was measured on the recipe's own number does not hold for another one.
     """
-    executor = "mp" if nodes > 1 else "uni"
     kept = {key: value for key, value in recipe["memory"].items() if key != "loading_peak_bytes"}
+    return {**recipe, "topology": topology(nodes, tensor_parallel), "memory": kept}
+
+
+def topology(nodes: int, tensor_parallel: int) -> dict[str, Any]:
+    """Return the block `topology` of a recipe for so many Sparks, of which `tensor_parallel` share a layer."""
     stages = {"pipeline_parallel": nodes // tensor_parallel} if nodes > tensor_parallel else {}
-    topology = {"nodes": nodes, "tensor_parallel": tensor_parallel, **stages, "executor": executor}
-    return {**recipe, "topology": topology, "memory": kept}
+    executor = "mp" if nodes > 1 else "uni"
+    return {"nodes": nodes, "tensor_parallel": tensor_parallel, **stages, "executor": executor}
 
 
 def predicted(recipe: Document, ranks: int, request: ForecastRequest, known: Constants) -> Prediction | None:

@@ -55,6 +55,15 @@ def files(name: str, config: Mapping[str, Any], *kinds: str, **beside: Any) -> F
     return source
 
 
+def test_a_model_of_a_role_takes_no_switch() -> None:
+    order = Order(Request("x"), node_memory_gb=128, nodes=3)
+    source = files("Qwen/Qwen3-Embedding-0.6B", SMALL, "Pooling")
+    source.files["model.safetensors"] = 1191586416
+    with pytest.raises(RefusedError, match="a model of the role embed") as refused:
+        write(source, order, ())
+    assert "Fix: vllm-spark recipe new Qwen/Qwen3-Embedding-0.6B --nodes 1" in str(refused.value)
+
+
 def test_a_decoder_gets_a_cache_and_its_gate(tmp_path: Path) -> None:
     new = made(files("Qwen/Qwen3-Embedding-0.6B", SMALL, "Pooling", "Normalize"), 1191586416)
     assert new.questions == []

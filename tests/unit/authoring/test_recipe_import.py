@@ -176,7 +176,33 @@ def test_no_recipe_of_the_catalogue_misses_a_file() -> None:
     assert [list(kept_files.questions(document)) for document in documents] == [[]] * len(documents)
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("-tp 4", ["  Sparks: 4, behind a switch", "`vllm-spark recipe new a/b --nodes 4` writes a second recipe"]),
+        ("-tp 1 -pp 3", ["  Sparks: 3, behind a switch", "`vllm-spark recipe new a/b --nodes 3` writes"]),
+        ("-tp 2", ["  Sparks: 2\n", "`vllm-spark recipe new a/b --nodes 2` writes"]),
+    ],
+)
+def test_a_file_for_several_sparks_says_what_they_need(
+    flags: str, says: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(f"model: a/b\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b {flags}\n")
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert [part for part in says if part not in printed] == []
+
+
+def test_weights_that_four_sparks_do_not_hold_may_fit_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text("model: a/b-397B-FP8\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b-397B-FP8 -tp 4\n")
+    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
+    assert "or a smaller model, or a recipe for more Sparks." in capsys.readouterr().err
+
+
 def test_the_group_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main.main(["recipe"])
-    assert "usage: vllm-spark recipe" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "required: {new,import,export} — expected: what its help shows. Fix: vllm-spark recipe --help" in said

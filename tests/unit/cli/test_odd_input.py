@@ -46,11 +46,26 @@ def test_variables_that_are_no_yaml(value: str, capsys: pytest.CaptureFixture[st
     assert "— expected: YAML or JSON. Fix: -e NAME=VALUE" in said
 
 
-@pytest.mark.parametrize(("option", "value"), [("--streams", "10000000"), ("--context", "1000000000000")])
-def test_numbers_beyond_any_spark(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--streams", "10000000"),
+        ("--context", "1000000000000"),
+        ("--sparks", "0"),
+        ("--sparks", "9"),
+        ("--sparks", "four"),
+        ("--fabric", "star"),
+        ("--gbps", "0"),
+    ],
+)
+def test_values_beyond_any_spark(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
         main.main(["plan", "gpt-oss-120b", option, value])
-    assert value in capsys.readouterr().err
+    assert ended.value.code == main.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"vllm-spark plan: argument {option}: ")
+    assert value in line
+    assert line.endswith(" — expected: what its help shows. Fix: vllm-spark plan --help")
 
 
 def test_names_of_hosts_that_yaml_reads_as_numbers() -> None:

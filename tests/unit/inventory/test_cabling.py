@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import Any
 
 import pytest
 
-from vllm_spark.inventory import cabling
+from vllm_spark.inventory import cabling, placement
 from vllm_spark.inventory.cabling import FABRICS, NUMBERS, Rule, Shape
 from vllm_spark.recipe import loader
+from vllm_spark.sizing import tensor_parallel
 
 TOPOLOGIES = [(fabric, sparks) for fabric in FABRICS for sparks in NUMBERS if cabling.links(fabric, sparks)]
 
@@ -67,14 +69,75 @@ def test_a_row_has_its_verdict_its_source_and_what_to_do_instead(row: Rule) -> N
     assert bool(row.fix or row.instead) == (row.verdict != cabling.READ)
     assert row.instead in {*FABRICS, ""}
     assert row.instead != CASES[row.id].fabric
+    # What a refusal recommends is not refused in turn.
+    instead = replace(CASES[row.id], fabric=row.instead or CASES[row.id].fabric)
+    assert not row.instead or cabling.rule(instead).verdict == cabling.READ
 
 
-def test_other_values_lead_to_the_next_row() -> None:
-    ring = {"NCCL_ALGO": "Ring"}
-    assert cabling.rule(shape("ring", 4, NEW, env=ring)).id == "ring"
-    assert cabling.rule(shape("triangle", 3, "2.29.3")).id == "triangle-nccl"
-    assert cabling.rule(shape("switch", 3, OLD, drafter=DRAFTER)).id == "switch"
-    assert cabling.rule(shape("triangle", 3)).id == "nccl-unknown"
+CONNECTOR, SKIPPED = {"args": {"kv-transfer-config": {}}}, {"env": {"NCCL_SWITCHLESS_RING_ONLY": "1"}}
+# The bounds of each row: fabric, Sparks, NCCL, in stages, changes of the recipe; the row that decides.
+BOUNDS: list[tuple[str, int, str, bool, dict[str, Any], str]] = [
+    ("switch", 4, "2.28.8", False, {}, "switch"),
+    ("switch", 8, "2.28.9", True, {}, "nccl-proxy-slots"),
+    ("triangle", 3, "2.28.9", False, {}, "nccl-proxy-slots"),
+    ("ring", 4, "2.29.2", False, {}, "nccl-proxy-slots"),
+    ("switch", 4, "2.29.3", False, {}, "switch"),
+    ("switch", 3, OLD, False, {"drafter": DRAFTER}, "switch"),
+    ("switch", 8, OLD, True, {"drafter": DRAFTER}, "pipeline-drafter"),
+    ("triangle", 3, NEW, True, {"drafter": DRAFTER}, "pipeline-drafter"),
+    ("ring", 4, NEW, True, {"drafter": DRAFTER}, "pipeline-drafter"),
+    ("switch", 4, OLD, False, CONNECTOR, "switch"),
+    ("switch", 4, OLD, True, CONNECTOR, "pipeline-connector"),
+    ("ring", 4, NEW, True, CONNECTOR, "pipeline-connector"),
+    ("switch", 3, OLD, True, {}, "switch"),
+    ("switch", 4, OLD, True, {}, "switch"),
+    ("switch", 5, OLD, True, {}, "switch"),
+    ("switch", 6, OLD, True, {}, "switch"),
+    ("switch", 7, OLD, True, {}, "switch"),
+    ("switch", 8, "", False, {}, "switch-eight"),
+    ("switch", 8, "", True, {}, "switch-eight-pipeline"),
+    ("switch", 4, NEW, False, {"env": {"NCCL_ALGO": "Tree"}}, "switch"),
+    ("triangle", 8, NEW, False, {}, "triangle-number"),
+    ("triangle", 3, "2.29.3", False, {}, "triangle-nccl"),
+    ("triangle", 3, "2.30.6", False, {}, "triangle-nccl"),
+    ("triangle", 3, NEW, True, {}, "triangle"),
+    ("triangle", 3, "", False, {}, "nccl-unknown"),
+    ("ring", 3, OLD, False, {}, "ring-three"),
+    ("ring", 8, OLD, True, {}, "ring-eight"),
+    ("ring", 4, OLD, True, {}, "ring-pipeline"),
+    ("ring", 4, NEW, False, {"env": {"NCCL_ALGO": "Ring"}}, "ring"),
+    ("ring", 4, NEW, False, {"env": {"NCCL_ALGO": "Ring,Tree"}}, "ring-algorithm"),
+    ("ring", 4, OLD, False, {"env": {"NCCL_ALGO": "Tree"}}, "ring-algorithm"),
+    ("ring", 4, NEW, False, SKIPPED, "ring-patched"),
+    ("ring", 4, "2.29.9", False, {}, "ring-nccl"),
+    ("ring", 4, "2.30.0", False, {}, "ring"),
+]
+
+
+@pytest.mark.parametrize("case", BOUNDS, ids=str)
+def test_the_bounds_of_a_row(case: tuple[str, int, str, bool, dict[str, Any], str]) -> None:
+    fabric, sparks, nccl, pipeline, changes, row = case
+    assert cabling.rule(shape(fabric, sparks, nccl, pipeline=pipeline, **changes)).id == row
+
+
+def test_each_row_has_a_case_beside_it_on_either_side() -> None:
+    assert {row for *_, row in BOUNDS} == set(CASES)
+
+
+# Tensor parallel and stages of a recipe, and the row of its deployment, which is over a switch; None for a pair.
+DEPLOYED: list[tuple[int, int, str | None]] = [
+    (2, 1, None), (3, 1, "switch"), (1, 3, "switch"), (4, 1, "switch"), (2, 2, "switch"), (1, 5, "switch"),
+    (2, 3, "switch"), (1, 7, "switch"), (8, 1, "switch-eight"), (4, 2, "switch-eight-pipeline"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tensor", "stages", "row"), DEPLOYED)
+def test_a_deployment_has_the_row_of_its_shape(tensor: int, stages: int, row: str | None) -> None:
+    recipe = tensor_parallel.on_ranks(shape("switch", 4).recipe, tensor * stages, tensor)
+    found = cabling.of_recipe(recipe)
+    assert (found.id if found else None) == row
+    refused = [one.what for one in placement.executor_refusals(recipe) if "(rule " in one.what]
+    assert len(refused) == bool(found and found.verdict == cabling.REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ PLAIN = {
     "engine": {"version": "0.30.0"},
     "model": {"repository": "google/gemma-4-31B-it"},
     "args": {},
-    "topology": {"nodes": 1, "executor": "uni"},
+    "topology": {"nodes": 1, "tensor_parallel": 1, "executor": "uni"},
     "gates": {"ready": {"deadline_s": 900}},
 }
 

@@ -127,7 +127,11 @@ def test_a_recipe_without_an_architecture_is_unknown_and_has_cables() -> None:
     assert plan.forecast.verdict == "unknown"
     assert plan.ranks == (4, 1)
     assert not plan.forecast.fits
-    assert ids(planned(of(UNKNOWN), "switch", 4, gb=64)) == ["too-little-memory"] * 4
+    refused = planned(of(UNKNOWN), "switch", 4, gb=64).forecast.refusals
+    assert [(one.id, one.what.partition(" has ")[0]) for one in refused] == [
+        ("too-little-memory", "spark1"),
+        ("too-little-memory", "spark2 to spark4"),
+    ]
     assert len(plan.links[0]) == 4
 
 
@@ -190,6 +194,48 @@ def test_the_document_of_a_cable_plan(
     if verdict == cabling.READ:
         of_cabling = {path for path in verb_documents.fields("plan") if path.startswith(".cabling")}
         assert of_cabling <= set(verb_documents.seen(document))
+
+
+@pytest.mark.parametrize(
+    ("name", "sparks", "how"),
+    [
+        (MINIMAX, 4, f"`vllm-spark recipe new nvidia/MiniMax-M2.7-NVFP4 --nodes 4 --like {MINIMAX}` writes one"),
+        (UNKNOWN, 4, ", if so many ranks can share its heads: `vllm-spark recipe new "),
+        ("qwen3.8-flash-next-bf16-tp4", 4, "the toolkit deploys it by this recipe"),
+        ("bge-m3", 3, "the toolkit deploys a model of the role embed on one Spark or two"),
+        ("gpt-oss-120b", 4, "one Spark holds this model: 4 servers behind one address need no switch"),
+        ("gpt-oss-120b", 3, "3 ranks cannot share 64 attention heads, 8 heads of K and V evenly"),
+    ],
+)
+def test_what_a_plan_says_of_the_way_to_it(name: str, sparks: int, how: str) -> None:
+    assert how in "\n".join(planned(of(name), "switch", sparks).forecast.notes)
+
+
+def test_weights_of_an_unknown_size_are_not_said_to_fit_one_spark() -> None:
+    recipe = of(UNKNOWN)
+    recipe["model"] = {key: value for key, value in recipe["model"].items() if key != "size_bytes"}
+    assert not [note for note in planned(recipe, "switch", 4).forecast.notes if "one Spark holds" in note]
+
+
+def test_only_a_split_expert_is_refused_for_its_half() -> None:
+    issues = [ids(planned(of("gemma-4-26b-a4b-nvfp4-mtp"), "switch", sparks)) for sparks in (3, 4)]
+    assert ["experts-split" in found for found in issues] == [False, True]
+
+
+def test_a_start_that_the_head_cannot_hold_is_refused_with_the_share_that_it_can() -> None:
+    (refusal,) = planned(of(DRAFTED, utilization=0.79), "switch", 4).forecast.refusals
+    assert refusal.fix == "overrides.memory.utilization: 0.77."
+    assert planned(of(DRAFTED, utilization=0.77), "switch", 4).forecast.go
+
+
+@pytest.mark.parametrize(
+    ("rates", "fix"), [(("200", "100"), "--gbps 100"), (("400",), "--gbps 200"), (("400", "300"), "--gbps 200")]
+)
+def test_rates_that_no_links_have_are_refused(
+    rates: tuple[str, ...], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["plan", MINIMAX, "--sparks", "4", "--gbps", *rates]) == 1
+    assert f"Fix: {fix}, if that is the slowest link." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--fabric", "ring"], ["--gbps", "100"], ["--sparks", "4", "--facts", "x.json"]])

@@ -20,7 +20,9 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.types import Document
+from vllm_spark.inventory import cabling
 from vllm_spark.recipe import folders, known_issues, loader
+from vllm_spark.sizing import forecast
 
 # Names of files that say nothing of a server.
 EVERYBODYS = {"recipe", "compose", "docker-compose"}
@@ -142,7 +144,8 @@ def _print(name: str, one: Imported, files: Sequence[Path]) -> None:
     pin = image["digest"][:19] if "digest" in image else "without a digest"
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
     print(f"  image: {image['repository']}:{image['tag']}, {pin}")
-    print(f"  Sparks: {recipe['topology']['nodes']}")
+    nodes = recipe["topology"]["nodes"]
+    print(f"  Sparks: {nodes}{', behind a switch' * (nodes >= min(cabling.NUMBERS))}")
     for line in one.left_out:
         print(f"  left out: {text.printable(typed(' '.join(line.split())))}")
     for question in one.questions:
@@ -151,7 +154,7 @@ def _print(name: str, one: Imported, files: Sequence[Path]) -> None:
         print(f"  the catalogue has {one.known['name']} for this repository: {_evidence(one.known)}")
     elif "architecture" not in recipe["model"]:
         print("  forecast: unknown, because the file names no architecture")
-        print(f"  `vllm-spark recipe new {recipe['model']['repository']}` writes a second recipe, which has one")
+        print(f"  `{forecast.new_recipe(recipe)}` writes a second recipe, which has one")
     print("\n".join(f"written: {file}" for file in files))
     missing = [what for what, block in (("the image's digest", image),) if "digest" not in block]
     missing += ["the model's commit"] * ("revision" not in recipe["model"])

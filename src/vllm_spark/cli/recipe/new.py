@@ -19,6 +19,7 @@ from vllm_spark.cli.recipe import like
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import Fix, register
 from vllm_spark.core.units import GB, gib
+from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.pinning.hub import Hub
 from vllm_spark.pinning.hub_meter import metered
 from vllm_spark.recipe import folders
@@ -47,7 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="GB",
         help="memory of each Spark, 64 or 128; default: 128",
     )
-    parser.add_argument("--nodes", type=int, choices=(1, 2), default=0, help="Sparks; default: the fewest that it fits")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        choices=range(1, MOST_RANKS + 1),
+        default=0,
+        metavar="N",
+        help="Sparks, 1 to 8, from 3 on behind a switch; default: one, or two if it needs them",
+    )
     parser.add_argument(
         "--context", type=arguments.positive, default=0, help="tokens of context; default: the longest that fits"
     )
@@ -69,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             streams=args.streams,
             drafter=args.drafter,
         )
-        order = Order(request, args.node_memory, args.nodes, like.base(args.like))
+        order = Order(request, args.node_memory, args.nodes, like.base(args.like, args.nodes))
         new = new_recipe.write(source, order, forecast.catalogue([paths.RECIPES]))
         print(f"read {meter.received / 1e6:.1f} MB in {meter.seconds:.1f} s", file=sys.stderr)
     files = recipe_file.write(new, args.into or folders.of_site(), replace=args.replace)
@@ -121,7 +129,7 @@ def _report(new: NewRecipe, files: list[Path], request: ForecastRequest) -> Iter
         yield from (f"  {refusal}" for refusal in verdict.refusals)
     yield from (f"written: {file}" for file in files)
     yield f"Next: vllm-spark check {files[0]}"
-    yield f"Then: `recipe: {recipe['name']}` in vllm_deployments"
+    yield f"Then: `recipe: {recipe['name']}` in vllm_deployments, number of hosts: {recipe['topology']['nodes']}"
 
 
 def _width(width: str | dict[str, int]) -> str:
