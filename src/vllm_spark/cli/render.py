@@ -10,6 +10,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import checks, launch, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.sizing import reference_spark
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         raise RefusedError(_own(refusal, recipe.name) for refusal in error.refusals) from error
     facts = dict(zip(hosts, fact_files or map(_reference_facts, hosts), strict=True))
     if fact_files:
-        refusals = [refusal for host in hosts for refusal in checks.refusals(specs[host], facts[host])]
+        refusals = [
+            refusal for host in hosts for refusal in checks.refusals(HostContext(host, specs[host], facts[host]))
+        ]
         if refusals:
             raise RefusedError(refusals)
     print(launch.script(ranks.join(specs, facts)[hosts[args.rank]]), end="")

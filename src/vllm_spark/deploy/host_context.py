@@ -1,12 +1,23 @@
-"""HostContext: the facts that a check of a host may read."""
+"""HostContext: one host of a deployment, its rank and its facts. It is made once, and read by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from vllm_spark.core.types import CdiFacts, DockerFacts, Facts, GpuFacts, HostFacts
+from vllm_spark.core.types import (
+    CdiFacts,
+    ContainerFacts,
+    DockerFacts,
+    Facts,
+    GpuFacts,
+    HostFacts,
+    JudgedFacts,
+    Record,
+)
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.deployment_state import LENT
 from vllm_spark.sizing import memory
 
 
@@ -63,6 +74,46 @@ class HostContext:
     def serves(self) -> bool:
         """Return True while a model server of the toolkit runs here; its memory is part of every figure."""
         return bool(self.facts.get("running_units"))
+
+    @property
+    def files(self) -> Mapping[str, list[str]]:
+        return self.facts.get("files", {})
+
+    @property
+    def record(self) -> Record:
+        """The record that the host has of this deployment."""
+        return self.facts["records"].get(self.spec.deployment.name) or {}
+
+    @property
+    def judged(self) -> JudgedFacts:
+        """The history of this deployment on the host."""
+        judged = self.facts.get("judged", {}).get(self.spec.deployment.name)
+        return judged or {"launch": "", "holds": False, "held": []}
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """The launch of this deployment on the host."""
+        return self.facts.get("launches", {}).get(self.spec.deployment.name) or {}
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The state of this deployment on the host."""
+        return self.facts.get("states", {}).get(self.spec.deployment.name) or {}
+
+    def unit(self, name: str) -> Mapping[str, Any]:
+        """Return the properties of a unit."""
+        return self.facts["units"].get(name, {})
+
+    @property
+    def lent(self) -> str:
+        """Until when and by whom the memory of this deployment is lent: then no verb starts it."""
+        return str(self.state["why"]) if self.state and self.state["state"] == LENT else ""
+
+    @property
+    def engine(self) -> ContainerFacts | None:
+        """The container of this deployment while it runs."""
+        container = self.docker.get("containers", {}).get(self.spec.deployment.container)
+        return container if container and container["state"] == "running" else None
 
     @property
     def needed_bytes(self) -> int:

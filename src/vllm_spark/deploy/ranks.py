@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Facts
-from vllm_spark.deploy import budgets, files, launch
+from vllm_spark.deploy import budgets, launch
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import cabling, fabric
 from vllm_spark.inventory.fabric import FabricChoice
 from vllm_spark.inventory.rank_group import Member, RankGroup
@@ -45,10 +46,10 @@ def _same_server(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> str:
     """Return the fingerprint of the launch that is on all hosts, if these specs differ from it in nothing but what a
     start reads; otherwise an empty one. So a longer deadline restarts no server."""
     for host, spec in specs.items():
-        found = facts[host].get("launches", {}).get(spec.deployment.name)
+        found = HostContext(host, spec, facts[host]).launch
         if not found or found["deployed"] != launch.standing(spec):
             return ""
-    known = {files.old_record(spec, facts[host]).get("launch", "") for host, spec in specs.items()}
+    known = {HostContext(host, spec, facts[host]).record.get("launch", "") for host, spec in specs.items()}
     return known.pop() if len(known) == 1 else ""
 
 

@@ -19,6 +19,7 @@ from fakes import edge_cases
 from fakes.cases import CASES, hosts_of, resolved
 from fakes.deployed_spark import deployed_facts
 from vllm_spark.deploy import checks, closed_engine, files, launch, plan, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
@@ -190,7 +191,7 @@ def test_the_edge_may_hold_the_port_before_and_after_a_site_is_opened(
 ) -> None:
     taken = {**facts, "ports": {"8000": {"process": "haproxy", "pid": 7, "unit": unit}}}
     for spec in (closed(), resolve()):
-        assert [one.id for one in checks.refusals(spec, taken)] == refused
+        assert [one.id for one in checks.refusals(HostContext(spec.host, spec, taken))] == refused
 
 
 @pytest.mark.parametrize("case", CLOSED, ids=lambda case: case.stem)
