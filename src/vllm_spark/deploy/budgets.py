@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Facts
@@ -15,27 +14,28 @@ from vllm_spark.sizing import budget, memory
 from vllm_spark.sizing.budget import Budget
 
 
-def shared(specs: Mapping[str, Spec], facts: Mapping[str, Facts]) -> dict[str, Spec]:
-    """Return the ranks of a deployment by host, with their part of the memory if one of them shares its Spark. All
-    ranks get what the smallest room among them allows. A deployment alone on its Sparks stays as it is.
+def shared(hosts: Mapping[str, HostContext]) -> dict[str, HostContext]:
+    """Return the hosts of a deployment, with its part of the memory if one of them is shared. All ranks get what the
+    smallest room among them allows. A deployment alone on its Sparks stays as it is.
 
     Raises RefusedError if the budgets of a host do not fit together, or if one of them is unknown."""
+    specs = {host: one.spec for host, one in hosts.items()}
     if not any(spec.beside for spec in specs.values()) or any(has_part(spec) for spec in specs.values()):
-        return dict(specs)
-    totals = {host: facts[host]["memory"]["total"] for host in specs}
+        return dict(hosts)
+    totals = {host: one.facts["memory"]["total"] for host, one in hosts.items()}
     by_host = {host: of_host(spec, totals[host]) for host, spec in specs.items()}
     if refused := [one for host, found in by_host.items() for one in budget.refusals(host, found, totals[host])]:
         raise RefusedError(refused)
     own = [one for host, found in by_host.items() for one in found if one.name == specs[host].deployment.name]
     least, total = min(own, key=lambda one: one.cache), max(totals.values())
     parts = {host: budget.with_budget(spec.recipe, least, total) for host, spec in specs.items()}
-    return {host: replace(spec, recipe=parts[host]) for host, spec in specs.items()}
+    return {host: one.with_rank(recipe=parts[host]) for host, one in hosts.items()}
 
 
 def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
     """Yield the refusals of a host whose budgets do not fit together or are not known: before a download."""
     try:
-        shared({spec.host: spec}, {spec.host: facts})
+        shared({spec.host: HostContext(spec.host, spec, facts)})
     except RefusedError as error:
         yield from error.refusals
 

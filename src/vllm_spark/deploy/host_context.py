@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_spark.core.types import (
-    CdiFacts,
-    ContainerFacts,
-    DockerFacts,
-    Facts,
-    GpuFacts,
-    HostFacts,
-    JudgedFacts,
-    Record,
-)
+from vllm_spark.core.types import CdiFacts, ContainerFacts, DockerFacts, Facts, GpuFacts, HostFacts, Record
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.deployment_state import LENT
 from vllm_spark.sizing import memory
@@ -35,10 +26,14 @@ class HostContext:
 
     @classmethod
     def of(cls, specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> HostContext:
-        """Return the context of one host. `specs` and `facts` hold all hosts of the deployment."""
+        """Return one host. `specs` and `facts` hold all hosts of the deployment."""
         head = specs[host].deployment.hosts[0]
         workers = [cls(name, specs[name], facts[name]) for name in specs if name != host == head]
         return cls(host, specs[host], facts[host], tuple(workers))
+
+    def with_rank(self, **changes: Any) -> HostContext:
+        """Return the host with another rank. `changes` are fields of the spec."""
+        return replace(self, spec=replace(self.spec, **changes))
 
     @property
     def host_facts(self) -> HostFacts:
@@ -76,19 +71,14 @@ class HostContext:
         return bool(self.facts.get("running_units"))
 
     @property
-    def files(self) -> Mapping[str, list[str]]:
-        return self.facts.get("files", {})
+    def image(self) -> str | None:
+        """The identity of the image of this deployment on the host."""
+        return self.facts["images"].get(self.spec.image)
 
     @property
     def record(self) -> Record:
         """The record that the host has of this deployment."""
         return self.facts["records"].get(self.spec.deployment.name) or {}
-
-    @property
-    def judged(self) -> JudgedFacts:
-        """The history of this deployment on the host."""
-        judged = self.facts.get("judged", {}).get(self.spec.deployment.name)
-        return judged or {"launch": "", "holds": False, "held": []}
 
     @property
     def launch(self) -> Mapping[str, Any]:
@@ -99,10 +89,6 @@ class HostContext:
     def state(self) -> Mapping[str, Any]:
         """The state of this deployment on the host."""
         return self.facts.get("states", {}).get(self.spec.deployment.name) or {}
-
-    def unit(self, name: str) -> Mapping[str, Any]:
-        """Return the properties of a unit."""
-        return self.facts["units"].get(name, {})
 
     @property
     def lent(self) -> str:

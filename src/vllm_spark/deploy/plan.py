@@ -6,7 +6,7 @@ Facts are what plugins/modules/spark_facts.py returns for the arguments from `qu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vllm_spark.core.host_file import File
@@ -133,31 +133,30 @@ def of_host(
     its deployment. Raises RefusedError with every reason of this host. The head reports the faults of a pair as a
     pair."""
     intent = intents[host]
-    reported = facts[host]
     if not intent.rank:
-        return _without_rank(intent, reported, purpose)
-    specs = budgets.shared(ranks_of(intents), facts)
-    own = HostContext(host, specs[host], reported)
+        return _without_rank(intent, facts[host], purpose)
+    hosts = budgets.shared({name: HostContext(name, one, facts[name]) for name, one in ranks_of(intents).items()})
+    own = hosts[host]
     # What is lent does not start now.
     awaited = {*purpose.awaited, *(["too-little-memory"] if own.lent else [])}
     refused = [refusal for refusal in refusals(own) if refusal.id not in awaited]
     try:
-        ranked = ranks.join(specs, facts)
+        ranked = ranks.joined(hosts)
     except RefusedError as error:
         head = intent.rank.deployment.hosts[0]
         refused += error.refusals if host == head else [_refused_with(head, intent.rank)]
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    peers = [facts[name] for name in intent.rank.deployment.hosts if name != host]
-    plan = build(ranked[host], reported, toolkit, peers)
-    lines = summary(ranked[host], plan, acts=purpose.acts)
+    others = [ranked[name] for name in intent.rank.deployment.hosts if name != host]
+    plan = build(ranked[host], toolkit, others)
+    lines = summary(ranked[host].spec, plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(own)
-    lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, intent, own.facts, acts=purpose.acts)
     # A deploy renews a certificate instead.
-    lines += () if purpose.acts else filter(None, [lifetime.warning(reported)])
+    lines += () if purpose.acts else filter(None, [lifetime.warning(own.facts)])
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
-    return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
+    return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(hosts, host)]
 
 
 def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[Plan, list[str]]:
@@ -183,7 +182,7 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
     lines += () if purpose.acts else filter(None, [lifetime.warning(facts)])
-    return plan, [*lines, *version.warnings(facts)]
+    return plan, [*lines, *version.warnings(facts.get("edge"))]
 
 
 def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
@@ -200,15 +199,14 @@ def _refused_with(head: str, spec: Spec) -> Refusal:
     )
 
 
-def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -> Plan:
-    """Return the plan of a host that nothing refuses. `toolkit` is the version and commit of this checkout; `peers` are
-    the facts of the other hosts of the deployment."""
-    intent, host = HostIntent.of_rank(spec), HostContext(spec.host, spec, facts)
-    others = [replace(host, facts=peer) for peer in peers]
-    record, judged = host.record, host.judged
+def build(host: HostContext, toolkit: str, others: Sequence[HostContext] = ()) -> Plan:
+    """Return the plan of a host that nothing refuses. `toolkit` is the version and commit of this checkout, `others`
+    are the other hosts of the deployment in the order of their ranks."""
+    spec, facts, record = host.spec, host.facts, host.record
+    intent, judged = HostIntent.of_rank(spec), facts.get("judged", {}).get(spec.deployment.name)
     fingerprint = launch.fingerprint(spec)
     unit = unit_state.steps(host, fingerprint)
-    good = record.get("launch", "") in judged["held"]
+    good = judged is not None and record.get("launch", "") in judged["held"]
     deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
     drop_ins = exclusion.drop_ins(spec, facts.get("placed", []))
     gate_request = runner.gate_request(spec, fingerprint).to_json()
@@ -217,14 +215,14 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
     installs = files.files(spec, drop_ins, gate_request, deployed)
-    renewed = link_key.is_renewed(spec, [one.files for one in (host, *others)])
+    renewed = link_key.is_renewed(spec, [one.facts.get("files", {}) for one in (host, *others)])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
         container=spec.deployment.container,
         image=spec.image,
-        images=images.steps(spec, facts, peers, toolkit),
+        images=images.steps(host, others, toolkit),
         folders=folders,
         files=installs,
         env_path=f"{spec.config_dir}/env",
@@ -236,7 +234,7 @@ def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -
         undoable=bool(deployed["previous"]) and (changes or unit.reason == unit_state.LAUNCH_CHANGED),
         on_host=unit.on_host,
         unedit=unit.on_host.edited and not unit.on_host.ran,
-        proven=judged["holds"] and judged["launch"] == fingerprint,
+        proven=bool(judged and judged["holds"] and judged["launch"] == fingerprint),
         stop_units=unit.stop,
         make_room=[] if unit.settled else [f"vllm@{name}.service" for name in budgets.larger(host)],
         state=unit.state,
@@ -260,9 +258,9 @@ def _folders(spec: Spec) -> list[str]:
 
 def _is_installed(host: HostContext, planned: Sequence[File]) -> bool:
     """Return True if vllm_files would write nothing. A file outside of the folders has its folder too."""
-    env = host.facts.get("env")
+    env, present = host.facts.get("env"), host.facts.get("files", {})
     folders = set(_folders(host.spec)) <= set(host.facts.get("folders", ()))
-    return folders and env is not None and env["same"] and not any(file.differs(host.files) for file in planned)
+    return folders and env is not None and env["same"] and not any(file.differs(present) for file in planned)
 
 
 def _future(acts: bool) -> str:

@@ -58,7 +58,7 @@ def _next_state(host: HostContext, fingerprint: str, found: OnHost) -> tuple[str
 
 def _without_engine(host: HostContext) -> tuple[str, str]:
     state = host.state
-    if host.unit(host.spec.deployment.unit).get("ActiveState") != "active":
+    if host.facts["units"].get(host.spec.deployment.unit, {}).get("ActiveState") != "active":
         return "started", "it is not running"
     # The supervisor of a pair that gave up stays, without an engine.
     if state and state["state"] == GAVE_UP:
@@ -77,7 +77,8 @@ def env_change(env: EnvFacts) -> str:
 def _settled(host: HostContext) -> bool:
     if host.lent:
         return True
-    unit, timer = host.unit(host.spec.deployment.unit), host.unit(host.spec.deployment.timer)
+    placed = host.spec.deployment
+    unit, timer = (host.facts["units"].get(name, {}) for name in (placed.unit, placed.timer))
     enabled = unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
     return enabled and (host.spec.rank > 0 or timer.get("ActiveState") == "active")
 

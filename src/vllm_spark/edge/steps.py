@@ -84,9 +84,8 @@ def foreseen(edge: Edge | None, facts: Facts, *, has_rank: bool) -> EdgePlan:
     """Return the plan of an edge. `has_rank`: a deployment is active on its host."""
     if not edge:
         return EdgePlan()
-    found = facts.get("edge")
-    lacks_program = edge.is_wanted and not (found and found["program"])
-    return EdgePlan(state(edge, facts), _runs(found), lacks_program, edge.only_forwards or not has_rank)
+    found, alone = facts.get("edge"), edge.only_forwards or not has_rank
+    return EdgePlan(state(edge, facts), _runs(found), edge.is_wanted and not (found and found["program"]), alone)
 
 
 def state(edge: Edge, facts: Facts) -> str:
@@ -103,10 +102,9 @@ def _runs(found: EdgeFacts | None) -> bool:
     return bool(found and all(unit.get("ActiveState") == "active" for unit in (found["unit"], found["route"])))
 
 
-def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -> EdgeSteps:
+def steps(edge: Edge, found: EdgeFacts, address: str, trusted: str, now: datetime) -> EdgeSteps:
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
-    found = facts["edge"]
     files = files_of(edge, address)
     if edge.settings.tls == OWN_CA and trusted:
         files.append(File(host_layout.EDGE_AUTHORITY, trusted, FILE_MODE))
@@ -130,9 +128,8 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
 def edited(edge: Edge, found: EdgeFacts | None, address: str) -> list[str]:
     """Return the names of files that a deploy would put back or remove, on a host that has an edge. The certificates
     are not among them: what they should be is with the site's authority."""
-    if not (found and found["files"]):
-        return []
-    return [path.rpartition("/")[2] for path in _stale(files_of(edge, address), found)]
+    stale = _stale(files_of(edge, address), found) if found and found["files"] else []
+    return [path.rpartition("/")[2] for path in stale]
 
 
 def files_of(edge: Edge, address: str) -> list[File]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import asked, hosts_of, intents
+from fakes.cases import asked, build, hosts_of, intents
 from fakes.catalogue import NAMES, planned
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.units import GIB
-from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, preview, ranks, unit_state
+from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, preview, ranks
 from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.inventory.intent import HostIntent
@@ -137,8 +137,7 @@ def test_what_does_not_fit_excludes_and_what_fits_does_not() -> None:
 def test_a_neighbour_is_neither_stopped_nor_unknown(facts: dict[str, Any]) -> None:
     one = resolved(CHAT, FAST, BIG, chosen="chat")
     units = ["vllm@chat.service", "vllm@fast.service", "vllm@big.service"]
-    host = HostContext("spark1", one, {**facts, "running_units": units})
-    assert unit_state.steps(host, "").stop == ["vllm@big.service"]
+    assert build(one, {**facts, "running_units": units}).stop_units == ["vllm@big.service"]
     record = files.new_record(ranks.join({"spark1": one}, {"spark1": facts})["spark1"], {}, "f", "test")
     assert record["beside"] == ["fast"]
     assert record["room"]["bytes"] < 56 * GIB
@@ -190,7 +189,7 @@ def test_a_neighbour_with_more_than_its_budget_makes_room(
     spark["records"]["fast"] = {"room": {"share": share, "bytes": 0, "floor_bytes": 8 * GIB}}
     spark["running_units"] = [f"vllm@{name}.service" for name in running]
     joined = ranks.join({"spark1": one}, hosts)["spark1"]
-    planned_ = plan.build(joined, spark, "test")
+    planned_ = build(joined, spark)
     assert planned_.make_room == stops
     said = [line for line in plan.summary(joined, planned_, acts=True) if "until its own turn" in line]
     assert len(said) == len(stops)
