@@ -13,8 +13,8 @@ from pathlib import Path
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts, MemoryFacts
 from vllm_spark.core.units import gib
-from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.node.engine_api import CHAT
+from vllm_spark.node.host_layout import HUB_DIR
 from vllm_spark.recipe import flag_names, known_issues, loader, proposed, roles
 from vllm_spark.sizing import (
     acceptance,
@@ -67,7 +67,7 @@ class ForecastContext:
     `reference`: the facts are those of reference Sparks, not of a host.
     """
 
-    hub_dir: str = SiteSettings().hub_dir
+    hub_dir: str = HUB_DIR
     constants: Constants = field(default_factory=lambda: constants.constants_of({}))
     measured: Callable[[Sequence[str], Document], Measured | None] = nothing
     catalogue: Sequence[Document] = ()
