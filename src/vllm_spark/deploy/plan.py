@@ -152,7 +152,7 @@ def of_host(
     plan = build(ranked[host], toolkit, others)
     lines = summary(ranked[host].spec, plan, acts=purpose.acts)
     lines += () if plan.settled and purpose.acts else budgets.table(own)
-    lines += firewall.lines(plan.firewall, intent, own.facts, acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, intent, own.host_facts.get("firewall"), acts=purpose.acts)
     # A deploy renews a certificate instead.
     lines += () if purpose.acts else filter(None, [lifetime.warning(own.facts)])
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
@@ -178,7 +178,7 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
         firewall=firewall.steps(intent, facts),
     )
     lines = [f"{unit} {_future(purpose.acts)} stopped: no deployment is active here" for unit in stop]
-    lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, intent, facts.get("host", {}).get("firewall"), acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
     lines += () if purpose.acts else filter(None, [lifetime.warning(facts)])
