@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 from ansible import constants
 
 from vllm_spark.core import inventory_host
+from vllm_spark.core.types import EdgeFacts
 from vllm_spark.edge import authority, config, lifetime, persons, steps, store, succession
 from vllm_spark.edge.authority import KeyPair
 from vllm_spark.edge.succession import Authority
@@ -44,15 +45,15 @@ class ActionModule(SparkAction):
         # The plan has an edge, so the host has one.
         intent = cast("HostIntent", intent_of(self.host, self.hostvars[self.host]))
         edge = cast("Edge", intent.edge)
-        facts = self.result(results.FACTS)
+        found = self.result(results.FACTS)["edge"]
         address = inventory_host.address(self.host, self.task_vars)
         names = list(dict.fromkeys(config.names(edge, address)))
         now = datetime.now(UTC)
-        signer = self._signer(edge, facts["edge"], names, now)
-        planned = steps.steps(edge, facts, address, signer.certificate if signer else "", now)
+        signer = self._signer(edge, found, names, now)
+        planned = steps.steps(edge, found, address, signer.certificate if signer else "", now)
         if planned.settled:
             return {"steps": []}
-        self.say(*steps.lines(planned, edge, acts=self.acts), *self._new_trust(facts["edge"], signer))
+        self.say(*steps.lines(planned, edge, acts=self.acts), *self._new_trust(found, signer))
         args: dict[str, Any] = {**planned.texts, **planned.switch}
         if planned.renewal and signer:
             own = edge.settings.tls == OWN_CA
@@ -71,7 +72,7 @@ class ActionModule(SparkAction):
         """Add the keys of a host without keys to the arguments of the module, and return what the operator reads
         afterwards: keys of the other hosts of the site, or a new one. A new one that a worker shares with its head is
         shown by the head."""
-        site = persons.of_site(edge, head, self.having(results.FACTS, self.play_hosts_all))
+        site = persons.of_site(edge, head, self._edges())
         if site.hashes:
             args["first_keys"] = dict(site.hashes)
             verb = "are" if self.acts else "would be"
@@ -90,12 +91,16 @@ class ActionModule(SparkAction):
 
     def _different_keys(self, edge: Edge) -> list[str]:
         """Return lines about persons whose key is not the same on all hosts of a site. Its first host says them."""
-        facts = self.having(results.FACTS, self.play_hosts_all) if edge.joins else {}
-        read = [host for host in edge.settings.site if facts.get(host, {}).get("edge")]
-        known = {host: facts[host]["edge"]["key_hashes"] for host in read}
+        found = self._edges() if edge.joins else {}
+        known = {host: found[host]["key_hashes"] for host in edge.settings.site if host in found}
         if edge.host != next(iter(known), ""):
             return []
         return persons.different({host: persons.shown(hashes) for host, hashes in known.items()})
+
+    def _edges(self) -> dict[str, EdgeFacts]:
+        """Return by host the facts of each edge that this run has read."""
+        read = self.having(results.FACTS, self.play_hosts_all)
+        return {host: facts["edge"] for host, facts in read.items() if facts.get("edge")}
 
     def _new_trust(self, found: Mapping[str, Any], signer: KeyPair | None) -> list[str]:
         """Return the line about what clients trust, if this host does not have all of it."""

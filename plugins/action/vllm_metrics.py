@@ -25,17 +25,18 @@ class ActionModule(SparkAction):
                 unit = {"name": name, "enabled": True, "state": "restarted", "daemon_reload": True}
                 self.execute("ansible.builtin.systemd_service", unit, "state")
             return {"changed": True}
-        intent, facts = intent_of(self.host, self.hostvars[self.host]), self.result(results.FACTS)
+        intent = intent_of(self.host, self.hostvars[self.host])
+        present = self.result(results.FACTS).get("files", {})
         edge, will = intent.edge if intent else None, "will be" if self.acts else "would be"
         wanted = metrics.wanted_files(edge, inventory_host.address(self.host, self.task_vars))
-        if items := metrics.removed(wanted, facts):
+        if items := metrics.removed(wanted, present):
             self.say(f"the figures of this host {will} recorded no longer: vllm_edge.metrics_server has changed")
             self.execute("vllm_remove", {"items": items}, "removed")
-        files, units = metrics.placed(wanted, facts)
+        files, units = metrics.placed(wanted, present)
         if not files:
             return {"changed": bool(items), "lacks": [], "units": []}
         # Files without units have no edge.
         server = edge.settings.metrics_server if edge else ""
         self.say(f"the figures of this host {will} recorded by {server}: {', '.join(units)}")
         placed = self.execute("vllm_files", files, "changed_paths")
-        return {**placed, "changed": True, "lacks": metrics.lacks(units, facts), "units": units}
+        return {**placed, "changed": True, "lacks": metrics.lacks(units, present), "units": units}

@@ -35,8 +35,8 @@ class ActionModule(SparkAction):
 
     def _install(self, secrets: dict[str, str]) -> dict[str, Any]:
         checked = inventory.parse(self.args["settings"], {name: bool(value) for name, value in secrets.items()})
-        facts, will = self.result(results.FACTS), "will be" if self.acts else "would be"
-        if not (checked or (items := notify.removed(facts))):
+        present, will = self.result(results.FACTS).get("files", {}), "will be" if self.acts else "would be"
+        if not (checked or (items := notify.removed(present))):
             return {}
         if not checked:
             self.say(f"vllm-notify {will} removed: vllm_notify is not set")
@@ -44,7 +44,7 @@ class ActionModule(SparkAction):
         # Its edge, by which it knows whom to ask.
         intent = intent_of(self.host, self.hostvars[self.host])
         settings = inventory.settings(checked, self.host, secrets, intent.edge if intent else None)
-        if not (files := notify.placed(settings, facts)):
+        if not (files := notify.placed(settings, present)):
             return {}
         self.say(f"vllm-notify {will} installed: it tells {inventory.target(checked)} about troubles")
         done = self.execute("vllm_files", files, "changed_paths")

@@ -32,6 +32,6 @@ class ActionModule(SparkAction):
         planned, lines = plan.of_host(intents, facts, self.host, version.version(), plan.Purpose(acts=self.acts))
         self.say(*lines)
         # Messages and figures: the inventory wants them, or the host has their files.
-        own, recorded = facts[self.host], recorder.is_recorded(intents[self.host].edge)
-        around = self.args.get("notification") or recorded or notify.removed(own) or metrics.removed([], own)
+        present, recorded = facts[self.host].get("files", {}), recorder.is_recorded(intents[self.host].edge)
+        around = self.args.get("notification") or recorded or notify.removed(present) or metrics.removed([], present)
         return {"plan": planned.to_json(), "around": bool(around), "findings": [asdict(one) for one in findings]}

@@ -12,6 +12,7 @@ from fakes.recorded_hosts import HOSTS, load, record
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import launch, plan, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.edge_backends import OtherEdge
 from vllm_spark.inventory.intent import HostIntent
@@ -66,6 +67,11 @@ def asked(rank: spec.Spec) -> dict[str, Any]:
     questions = plan.questions(HostIntent.of_rank(rank))
     assert questions is not None
     return questions
+
+
+def build(rank: spec.Spec, facts: Any) -> plan.Plan:
+    """Return the plan of a host that nothing refuses."""
+    return plan.build(HostContext(rank.host, rank, facts), "test")
 
 
 def hosts_of(

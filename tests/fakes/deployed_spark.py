@@ -6,8 +6,9 @@ import hashlib
 import json
 from typing import Any
 
+from fakes.cases import build
 from fakes.loaded_table import table_facts
-from vllm_spark.deploy import launch, plan
+from vllm_spark.deploy import launch
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import launch_difference
@@ -49,7 +50,7 @@ def deployed_facts(spec: Spec, facts: dict[str, Any]) -> dict[str, Any]:
             "started": STARTED,
         }
     }
-    built = plan.build(spec, facts, "test")
+    built = build(spec, facts)
     record = next(file.content for file in built.files if file.path.endswith("/deployed.json"))
     facts["records"] = {name: json.loads(record)}
     facts["env_mtimes"] = {name: STARTED - 1}

@@ -10,6 +10,7 @@ from vllm_spark.cli import arguments
 from vllm_spark.core.refusal import Fix, Refusal, RefusedError
 from vllm_spark.core.types import Facts
 from vllm_spark.deploy import checks, launch, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.node.supervise.rank import MOST_RANKS
 from vllm_spark.sizing import reference_spark
@@ -52,12 +53,11 @@ def run(args: argparse.Namespace) -> int:
         specs = {host: resolved for host in hosts if (resolved := spec.resolve(inventory, host))}
     except RefusedError as error:
         raise RefusedError(_own(refusal, recipe.name) for refusal in error.refusals) from error
-    facts = dict(zip(hosts, fact_files or map(_reference_facts, hosts), strict=True))
-    if fact_files:
-        refusals = [refusal for host in hosts for refusal in checks.refusals(specs[host], facts[host])]
-        if refusals:
-            raise RefusedError(refusals)
-    print(launch.script(ranks.join(specs, facts)[hosts[args.rank]]), end="")
+    facts = fact_files or map(_reference_facts, hosts)
+    found = {host: HostContext(host, specs[host], own) for host, own in zip(hosts, facts, strict=True)}
+    if fact_files and (refusals := [refusal for one in found.values() for refusal in checks.refusals(one)]):
+        raise RefusedError(refusals)
+    print(launch.script(ranks.joined(found)[hosts[args.rank]].spec), end="")
     return 0
 
 

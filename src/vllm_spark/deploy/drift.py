@@ -76,7 +76,7 @@ def _around(planned: Plan, edge: Edge | None, facts: Facts, address: str) -> Ite
         yield "the firewall table would be loaded"
     state = planned.edge.state
     if state == edge_steps.PRESENT and edge and address:
-        yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(edge, facts, address))
+        yield from (f"edge: {name} is not as planned" for name in edge_steps.edited(edge, facts.get("edge"), address))
     if state and (state == edge_steps.ABSENT or not planned.edge.runs):
         yield f"{host_layout.EDGE_UNIT} would be {'stopped' if state == edge_steps.ABSENT else 'started'}"
     yield from (f"{unit} would be stopped" for unit in planned.stop_units)

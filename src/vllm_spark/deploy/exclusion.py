@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from vllm_spark.core import paths
 from vllm_spark.core.templates import unchanged
@@ -25,10 +24,9 @@ def drop_in_folder(name: str) -> str:
     return f"/etc/systemd/system/vllm@{name}.service.d"
 
 
-def drop_ins(spec: Spec, facts: Mapping[str, Any]) -> dict[str, str]:
+def drop_ins(spec: Spec, placed: Collection[str]) -> dict[str, str]:
     """Return the drop-ins that a deploy places, name of a deployment -> text: its own, and on a shared Spark those of
-    its neighbours there, because an exclusion works in both directions."""
-    placed = facts.get("placed", [])
+    its neighbours there, because an exclusion works in both directions. `placed`: the deployments on the host."""
     fits = {spec.deployment.name, *spec.beside}
     excluded = sorted({*spec.inactive, *placed} - fits)
     if not spec.beside:

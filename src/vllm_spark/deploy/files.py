@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
-from vllm_spark.core.types import Document, Facts, Record
+from vllm_spark.core.types import Document, Record
 from vllm_spark.deploy import exclusion, launch
 from vllm_spark.inventory import spec as inventory_spec
 from vllm_spark.inventory.spec import Spec
@@ -36,17 +36,6 @@ def files(spec: Spec, drop_ins: Mapping[str, str], gate_request: Document, deplo
         *(_drop_in(name, text) for name, text in drop_ins.items()),
         *_programs(spec),
     ]
-
-
-def old_record(spec: Spec, facts: Facts) -> Record:
-    """Return the record that the host has of this deployment; empty if it has none."""
-    return facts["records"].get(spec.deployment.name) or {}
-
-
-def once_held(spec: Spec, facts: Facts, launch: str) -> bool:
-    """Return True if the history of the host has this launch with all gates passed."""
-    judged = facts.get("judged", {}).get(spec.deployment.name)
-    return judged is not None and launch in judged["held"]
 
 
 def new_record(spec: Spec, old: Record, fingerprint: str, toolkit: str, *, keeps_old: bool = True) -> Record:

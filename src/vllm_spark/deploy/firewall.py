@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vllm_spark.core import templates
 from vllm_spark.core.host_file import File
 from vllm_spark.core.ports import IMAGES_PORT, LOOPBACK, WEIGHTS_PORT
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import Facts, FirewallFacts
 from vllm_spark.edge import config
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
@@ -116,18 +116,17 @@ def entrances(intent: HostIntent) -> Iterator[Entrance]:
         yield Entrance(settings.metrics_port, "metrics", _by_family(settings.metrics_from))
 
 
-def lines(planned: FirewallSteps, intent: HostIntent, facts: Facts, *, acts: bool) -> Iterator[str]:
-    """Yield what an operator reads before the table changes. Other firewalls of the host are named: they decide too."""
+def lines(planned: FirewallSteps, intent: HostIntent, others: FirewallFacts | None, *, acts: bool) -> Iterator[str]:
+    """Yield what an operator reads before the table changes. The others of the host are named: they decide too."""
     if not planned.differs:
         return
     ports = [str(entrance.port) for entrance in entrances(intent)]
     what = f"who reaches {', '.join(ports)}" if ports else "the ports of the pair"
     yield f"the firewall table {'will' if acts else 'would'} be loaded, which decides {what}; it only drops"
-    present = facts.get("host", {}).get("firewall")
     for port in ports:
-        if present and present["ufw"]:
+        if others and others["ufw"]:
             yield f"ufw is on and decides too: clients need `sudo ufw allow {port}/tcp`"
-        if present and present["firewalld"]:
+        if others and others["firewalld"]:
             yield f"firewalld is on and decides too: clients need `sudo firewall-cmd --permanent --add-port={port}/tcp`"
 
 

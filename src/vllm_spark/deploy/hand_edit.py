@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_spark.core.types import Facts
 from vllm_spark.deploy import launch
-from vllm_spark.inventory.spec import Spec
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.node import launch_difference
 
 
@@ -23,14 +22,13 @@ class OnHost:
     runs: bool = False
 
 
-def on_host(spec: Spec, facts: Facts) -> OnHost:
-    """Return what is on the host of a launch. `spec` comes from ranks.join."""
-    found = facts.get("launches", {}).get(spec.deployment.name)
+def on_host(host: HostContext) -> OnHost:
+    """Return what is on the host of a launch. Its rank comes from ranks.join."""
+    found = host.launch
     if not found:
         return OnHost()
-    script = launch.script(spec)
-    container = facts["docker"].get("containers", {}).get(spec.deployment.container)
-    running = container["started"] if container and container["state"] == "running" else None
+    script = launch.script(host.spec)
+    running = host.engine["started"] if host.engine else None
     edited = found["edited_at"] is not None
     ran = edited and (running is None or found["edited_at"] <= running)
     changes = launch_difference.differences(found["command"], launch_difference.command(script))
@@ -40,5 +38,5 @@ def on_host(spec: Spec, facts: Facts) -> OnHost:
         next_start="; ".join(waits),
         edited=edited,
         ran=ran,
-        runs=ran and running is not None and found["found"] != launch.standing(spec),
+        runs=ran and running is not None and found["found"] != launch.standing(host.spec),
     )

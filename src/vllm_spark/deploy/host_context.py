@@ -1,12 +1,14 @@
-"""HostContext: the facts that a check of a host may read."""
+"""HostContext: one host of a deployment, its rank and its facts. It is made once, and read by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from vllm_spark.core.types import CdiFacts, DockerFacts, Facts, GpuFacts, HostFacts
+from vllm_spark.core.types import CdiFacts, ContainerFacts, DockerFacts, Facts, GpuFacts, HostFacts, Record
 from vllm_spark.inventory.spec import Spec
+from vllm_spark.node.deployment_state import LENT
 from vllm_spark.sizing import memory
 
 
@@ -24,10 +26,14 @@ class HostContext:
 
     @classmethod
     def of(cls, specs: Mapping[str, Spec], facts: Mapping[str, Facts], host: str) -> HostContext:
-        """Return the context of one host. `specs` and `facts` hold all hosts of the deployment."""
+        """Return one host. `specs` and `facts` hold all hosts of the deployment."""
         head = specs[host].deployment.hosts[0]
         workers = [cls(name, specs[name], facts[name]) for name in specs if name != host == head]
         return cls(host, specs[host], facts[host], tuple(workers))
+
+    def with_rank(self, **changes: Any) -> HostContext:
+        """Return the host with another rank. `changes` are fields of the spec."""
+        return replace(self, spec=replace(self.spec, **changes))
 
     @property
     def host_facts(self) -> HostFacts:
@@ -63,6 +69,37 @@ class HostContext:
     def serves(self) -> bool:
         """Return True while a model server of the toolkit runs here; its memory is part of every figure."""
         return bool(self.facts.get("running_units"))
+
+    @property
+    def image(self) -> str | None:
+        """The identity of the image of this deployment on the host."""
+        return self.facts["images"].get(self.spec.image)
+
+    @property
+    def record(self) -> Record:
+        """The record that the host has of this deployment."""
+        return self.facts["records"].get(self.spec.deployment.name) or {}
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """The launch of this deployment on the host."""
+        return self.facts.get("launches", {}).get(self.spec.deployment.name) or {}
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The state of this deployment on the host."""
+        return self.facts.get("states", {}).get(self.spec.deployment.name) or {}
+
+    @property
+    def lent(self) -> str:
+        """Until when and by whom the memory of this deployment is lent: then no verb starts it."""
+        return str(self.state["why"]) if self.state and self.state["state"] == LENT else ""
+
+    @property
+    def engine(self) -> ContainerFacts | None:
+        """The container of this deployment while it runs."""
+        container = self.docker.get("containers", {}).get(self.spec.deployment.container)
+        return container if container and container["state"] == "running" else None
 
     @property
     def needed_bytes(self) -> int:

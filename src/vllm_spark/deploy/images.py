@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_spark.core.platforms import MACHINES
 from vllm_spark.core.ports import IMAGES_PORT
-from vllm_spark.core.types import Facts
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.host_layout import IMAGE_CACHE_DIR
 from vllm_spark.node.pull.image_pull import ImageRequest, ImageServerRequest, PushRequest, UpstreamRequest
@@ -75,36 +75,37 @@ def server_of(host: str, address: str, image: str) -> UpstreamRequest:
     return {"host": host, "repository": image_name.path_of(image), "url": f"http://{address}:{IMAGES_PORT}"}
 
 
-def pull_request(spec: Spec, facts: Facts, upstream: UpstreamRequest, *, keep: bool) -> ImageRequest:
+def pull_request(spec: Spec, machine: str, upstream: UpstreamRequest, *, keep: bool) -> ImageRequest:
     """Return the request to pull the base image of a spec. `keep` stores its layers for another Spark."""
     return {
         "image": spec.base,
         "digest": spec.digest,
-        "platform": platform_of(spec, facts["machine"]),
+        "platform": platform_of(spec, machine),
         "folder": IMAGE_CACHE_DIR,
         "keep": keep,
         "upstream": upstream,
     }
 
 
-def steps(spec: Spec, facts: Facts, peers: Sequence[Facts], toolkit: str, *, online: bool = True) -> ImageSteps:
+def steps(host: HostContext, others: Sequence[HostContext], toolkit: str, *, online: bool = True) -> ImageSteps:
     """Return the steps of one rank. The head builds, and a worker receives the image of the head: builds are not
-    reproducible to the byte, and all ranks must run one image. `peers` are the facts of the other ranks in their order,
-    `online`: the registry can be asked."""
-    todo, derived, own = ImageSteps(), spec.derived, facts["images"].get(spec.image)
+    reproducible to the byte, and all ranks must run one image. `others` are the other hosts in the order of their
+    ranks, `online`: the registry can be asked."""
+    spec, own, machine = host.spec, host.image, host.facts["machine"]
+    todo, derived = ImageSteps(), spec.derived
     registry = registry_of(spec)
     if derived is None:
         if own is None:
-            todo.pulls.append(pull_request(spec, facts, registry, keep=False))
+            todo.pulls.append(pull_request(spec, machine, registry, keep=False))
         return todo
-    heads = own if spec.rank == 0 else peers[0]["images"].get(spec.image)
-    workers = [own] if spec.rank else [peer["images"].get(spec.image) for peer in peers]
+    heads = own if spec.rank == 0 else others[0].image
+    workers = [own] if spec.rank else [one.image for one in others]
     if spec.rank == 0 and own is None:
-        if facts["images"].get(spec.base) is None:
-            todo.pulls.append(pull_request(spec, facts, registry, keep=bool(peers)))
+        if host.facts["images"].get(spec.base) is None:
+            todo.pulls.append(pull_request(spec, machine, registry, keep=bool(others)))
         todo.builds.append(_build(spec, derived, toolkit))
-    if peers and (heads is None or any(image != heads for image in workers)):
-        _copy(todo, spec, facts, registry if online else None)
+    if others and (heads is None or any(image != heads for image in workers)):
+        _copy(todo, spec, machine, registry if online else None)
     return todo
 
 
@@ -121,7 +122,7 @@ def _build(spec: Spec, derived: derived_image.DerivedImage, toolkit: str) -> dic
     }
 
 
-def _copy(todo: ImageSteps, spec: Spec, facts: Facts, registry: UpstreamRequest | None) -> None:
+def _copy(todo: ImageSteps, spec: Spec, machine: str, registry: UpstreamRequest | None) -> None:
     """Add the head's or the worker's part of a copy. The digest is that of the head's push."""
     assert spec.group is not None  # noqa: S101  a worker has one; this tells the type checker
     if spec.rank == 0:
@@ -129,5 +130,5 @@ def _copy(todo: ImageSteps, spec: Spec, facts: Facts, registry: UpstreamRequest 
         todo.serve(spec.group.head, image_name.path_of(spec.image), registry)
     else:
         head = server_of(spec.deployment.hosts[0], spec.group.head, spec.image)
-        take = pull_request(spec, facts, head, keep=False)
+        take = pull_request(spec, machine, head, keep=False)
         todo.takes.append({**take, "image": spec.image, "digest": ""})

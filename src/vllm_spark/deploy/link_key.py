@@ -5,9 +5,8 @@ The controller never reads a key from a host. It compares the checksums that are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from vllm_spark.core.types import Facts
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.host_layout import LINK_KEY
 
@@ -19,10 +18,10 @@ def path(spec: Spec) -> str:
     return f"{spec.config_dir}/{LINK_KEY}" if len(spec.deployment.hosts) > 1 else ""
 
 
-def is_renewed(spec: Spec, hosts: Sequence[Facts]) -> bool:
-    """Return True if the hosts of a deployment, whose facts these are, need a new key. One that others could read is
-    replaced as well."""
+def is_renewed(spec: Spec, files: Sequence[Mapping[str, list[str]]]) -> bool:
+    """Return True if the hosts of a deployment need a new key. `files` are those of each host. A key that others could
+    read is replaced as well."""
     if not path(spec):
         return False
-    keys = [tuple(facts.get("files", {}).get(path(spec), ())) for facts in hosts]
+    keys = [tuple(of_host.get(path(spec), ())) for of_host in files]
     return len(set(keys)) > 1 or not keys[0] or keys[0][1] != MODE

@@ -20,7 +20,6 @@ from vllm_spark.deploy import (
     exclusion,
     files,
     firewall,
-    hand_edit,
     images,
     launch,
     link_key,
@@ -30,9 +29,11 @@ from vllm_spark.deploy import (
 from vllm_spark.deploy.checks import model_folders, refusals
 from vllm_spark.deploy.firewall import FirewallSteps
 from vllm_spark.deploy.hand_edit import OnHost
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.deploy.images import ImageSteps
 from vllm_spark.edge import lifetime, ports, version
 from vllm_spark.edge import steps as edge_steps
+from vllm_spark.edge.steps import EdgePlan
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import ENGINE_KEY, Spec
 from vllm_spark.node import launch_difference
@@ -42,16 +43,6 @@ from vllm_spark.verify import runner
 
 # The refusal of a worker whose head reports the reason.
 REFUSED_WITH_HEAD = register("refused-with-head", runbook="pair-does-not-start")
-
-
-@dataclass(frozen=True, slots=True)
-class EdgePlan:
-    """The part of a plan that is about the edge of the host."""
-
-    state: str = ""  # edge.steps.state
-    runs: bool = False
-    lacks_program: bool = False  # it needs HAProxy, which the host lacks
-    judged_alone: bool = False  # it has no engine of this host behind it, so no gates of a deployment judge it
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,30 +132,31 @@ def of_host(
     """Return the plan of one host, and the lines that an operator should read. `intents` and `facts` hold every host of
     its deployment. Raises RefusedError with every reason of this host. The head reports the faults of a pair as a
     pair."""
-    intent, reported = intents[host], facts[host]
+    intent = intents[host]
     if not intent.rank:
-        return _without_rank(intent, reported, purpose)
-    specs = budgets.shared(ranks_of(intents), facts)
+        return _without_rank(intent, facts[host], purpose)
+    hosts = budgets.shared({name: HostContext(name, one, facts[name]) for name, one in ranks_of(intents).items()})
+    own = hosts[host]
     # What is lent does not start now.
-    awaited = {*purpose.awaited, *(["too-little-memory"] if unit_state.lent(specs[host], reported) else [])}
-    refused = [refusal for refusal in refusals(specs[host], reported) if refusal.id not in awaited]
+    awaited = {*purpose.awaited, *(["too-little-memory"] if own.lent else [])}
+    refused = [refusal for refusal in refusals(own) if refusal.id not in awaited]
     try:
-        ranked = ranks.join(specs, facts)
+        ranked = ranks.joined(hosts)
     except RefusedError as error:
         head = intent.rank.deployment.hosts[0]
         refused += error.refusals if host == head else [_refused_with(head, intent.rank)]
         raise RefusedError(refused) from error
     if refused:
         raise RefusedError(refused)
-    peers = [facts[name] for name in intent.rank.deployment.hosts if name != host]
-    plan = build(ranked[host], reported, toolkit, peers)
-    lines = summary(ranked[host], plan, acts=purpose.acts)
-    lines += () if plan.settled and purpose.acts else budgets.table(ranked[host], reported)
-    lines += firewall.lines(plan.firewall, intent, reported, acts=purpose.acts)
+    others = [ranked[name] for name in intent.rank.deployment.hosts if name != host]
+    plan = build(ranked[host], toolkit, others)
+    lines = summary(ranked[host].spec, plan, acts=purpose.acts)
+    lines += () if plan.settled and purpose.acts else budgets.table(own)
+    lines += firewall.lines(plan.firewall, intent, own.host_facts.get("firewall"), acts=purpose.acts)
     # A deploy renews a certificate instead.
-    lines += () if purpose.acts else filter(None, [lifetime.warning(reported)])
+    lines += () if purpose.acts else filter(None, [lifetime.warning(own.facts)])
     # A deploy that changes nothing repeats no notes: precheck and plan show them.
-    return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(specs, facts, host)]
+    return plan, lines if plan.settled and purpose.acts else [*lines, *ranks.notes(hosts, host)]
 
 
 def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[Plan, list[str]]:
@@ -182,27 +174,15 @@ def _without_rank(intent: HostIntent, facts: Facts, purpose: Purpose) -> tuple[P
         folders=files.module_folders(),
         files=list(files.switch_program()),
         stop_units=stop,
-        edge=_edge(intent, facts),
+        edge=edge_steps.foreseen(intent.edge, facts, has_rank=False),
         firewall=firewall.steps(intent, facts),
     )
     lines = [f"{unit} {_future(purpose.acts)} stopped: no deployment is active here" for unit in stop]
-    lines += firewall.lines(plan.firewall, intent, facts, acts=purpose.acts)
+    lines += firewall.lines(plan.firewall, intent, facts.get("host", {}).get("firewall"), acts=purpose.acts)
     if intent.edge:
         lines += [edge_steps.forwards_line(intent.edge), *edge_steps.site_lines(intent.edge)]
     lines += () if purpose.acts else filter(None, [lifetime.warning(facts)])
-    return plan, [*lines, *version.warnings(facts)]
-
-
-def _edge(intent: HostIntent, facts: Facts) -> EdgePlan:
-    edge = intent.edge
-    if not edge:
-        return EdgePlan()
-    return EdgePlan(
-        state=edge_steps.state(edge, facts),
-        runs=edge_steps.runs(facts),
-        lacks_program=edge_steps.lacks_program(edge, facts),
-        judged_alone=edge.only_forwards or not intent.rank,
-    )
+    return plan, [*lines, *version.warnings(facts.get("edge"))]
 
 
 def ids_fixed_by_pull(spec: Spec, facts: Facts) -> Collection[str]:
@@ -219,53 +199,51 @@ def _refused_with(head: str, spec: Spec) -> Refusal:
     )
 
 
-def build(spec: Spec, facts: Facts, toolkit: str, peers: Sequence[Facts] = ()) -> Plan:
-    """Return the plan of a host that nothing refuses. `toolkit` is the version and commit of this checkout; `peers` are
-    the facts of the other hosts of the deployment."""
-    intent = HostIntent.of_rank(spec)
-    record = files.old_record(spec, facts)
+def build(host: HostContext, toolkit: str, others: Sequence[HostContext] = ()) -> Plan:
+    """Return the plan of a host that nothing refuses. `toolkit` is the version and commit of this checkout, `others`
+    are the other hosts of the deployment in the order of their ranks."""
+    spec, facts, record = host.spec, host.facts, host.record
+    intent, judged = HostIntent.of_rank(spec), facts.get("judged", {}).get(spec.deployment.name)
     fingerprint = launch.fingerprint(spec)
-    state, reason = unit_state.next_state(spec, facts, fingerprint)
-    good = files.once_held(spec, facts, record.get("launch", ""))
+    unit = unit_state.steps(host, fingerprint)
+    good = judged is not None and record.get("launch", "") in judged["held"]
     deployed = files.new_record(spec, record, fingerprint, toolkit, keeps_old=good)
-    drop_ins = exclusion.drop_ins(spec, facts)
+    drop_ins = exclusion.drop_ins(spec, facts.get("placed", []))
     gate_request = runner.gate_request(spec, fingerprint).to_json()
     changes = bool(record) and record.get("launch") != fingerprint
-    if any(files.old_record(spec, peer).get("toolkit") != deployed["toolkit"] for peer in peers):
+    if any(one.record.get("toolkit") != deployed["toolkit"] for one in others):
         # The supervisors of a pair that was deployed by two toolkits refuse to start it.
         deployed["toolkit"] = toolkit
     installs = files.files(spec, drop_ins, gate_request, deployed)
-    renewed = link_key.is_renewed(spec, [facts, *peers])
+    renewed = link_key.is_renewed(spec, [one.facts.get("files", {}) for one in (host, *others)])
     folders = [*_folders(spec), *map(exclusion.drop_in_folder, drop_ins)]
-    on_host, judged = hand_edit.on_host(spec, facts), facts.get("judged", {}).get(spec.deployment.name)
-    settled, lent = state == "started" and unit_state.settled(spec, facts), unit_state.lent(spec, facts)
     return Plan(
         unit=spec.deployment.unit,
         timer="" if spec.rank else spec.deployment.timer,
         container=spec.deployment.container,
         image=spec.image,
-        images=images.steps(spec, facts, peers, toolkit),
+        images=images.steps(host, others, toolkit),
         folders=folders,
         files=installs,
         env_path=f"{spec.config_dir}/env",
         edge_group=EDGE_GROUP if closed_engine.is_closed(spec) else "",
         link_path=link_key.path(spec),
         link_head=spec.deployment.hosts[0] if renewed else "",
-        installed=_is_installed(spec, installs, facts) and not renewed,
+        installed=_is_installed(host, installs) and not renewed,
         keep_as=("previous" if good else "failed") if changes else "",
-        undoable=bool(deployed["previous"]) and (changes or reason == unit_state.LAUNCH_CHANGED),
-        on_host=on_host,
-        unedit=on_host.edited and not on_host.ran,
+        undoable=bool(deployed["previous"]) and (changes or unit.reason == unit_state.LAUNCH_CHANGED),
+        on_host=unit.on_host,
+        unedit=unit.on_host.edited and not unit.on_host.ran,
         proven=bool(judged and judged["holds"] and judged["launch"] == fingerprint),
-        stop_units=[] if lent else unit_state.units_to_stop(spec, facts),
-        make_room=[] if settled else [f"vllm@{name}.service" for name in budgets.larger(spec, facts)],
-        state=state,
-        settled=settled,
-        reload=any(unit.get("NeedDaemonReload") == "yes" for unit in facts["units"].values()),
-        reason=reason,
-        lent=lent,
+        stop_units=unit.stop,
+        make_room=[] if unit.settled else [f"vllm@{name}.service" for name in budgets.larger(host)],
+        state=unit.state,
+        settled=unit.settled,
+        reload=any(one.get("NeedDaemonReload") == "yes" for one in facts["units"].values()),
+        reason=unit.reason,
+        lent=host.lent,
         gates=gate_request,
-        edge=_edge(intent, facts),
+        edge=edge_steps.foreseen(intent.edge, facts, has_rank=True),
         firewall=firewall.steps(intent, facts),
     )
 
@@ -278,11 +256,10 @@ def _folders(spec: Spec) -> list[str]:
     return [config, f"{config}/mounts", *programs, f"{spec.site.cache_dir}/{spec.deployment.name}"]
 
 
-def _is_installed(spec: Spec, planned: Sequence[File], facts: Facts) -> bool:
+def _is_installed(host: HostContext, planned: Sequence[File]) -> bool:
     """Return True if vllm_files would write nothing. A file outside of the folders has its folder too."""
-    env = facts.get("env")
-    present = facts.get("files", {})
-    folders = set(_folders(spec)) <= set(facts.get("folders", ()))
+    env, present = host.facts.get("env"), host.facts.get("files", {})
+    folders = set(_folders(host.spec)) <= set(host.facts.get("folders", ()))
     return folders and env is not None and env["same"] and not any(file.differs(present) for file in planned)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.types import Document, Facts
 from vllm_spark.deploy import budgets, host_warnings, plan
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.deploy.plan import Plan, Purpose
 from vllm_spark.inventory.intent import HostIntent, ranks_of
 from vllm_spark.inventory.spec import Spec
@@ -62,7 +63,8 @@ class PreviewedDeploy:
     def _recipe(self, rank: Spec) -> Document:
         """Return the recipe of a deployment with its part of the memory, if it shares a Spark and fits there."""
         try:
-            return budgets.shared(ranks_of(self.intents), self.facts)[rank.host].recipe
+            hosts = {host: HostContext(host, one, self.facts[host]) for host, one in ranks_of(self.intents).items()}
+            return budgets.shared(hosts)[rank.host].spec.recipe
         except RefusedError:
             return rank.recipe
 

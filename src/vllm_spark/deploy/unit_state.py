@@ -3,45 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from vllm_spark.core.types import ContainerFacts, EnvFacts, Facts
+from vllm_spark.core.types import EnvFacts, Facts
 from vllm_spark.deploy import hand_edit
+from vllm_spark.deploy.hand_edit import OnHost
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
-from vllm_spark.node.deployment_state import GAVE_UP, LENT, WANTED
+from vllm_spark.node.deployment_state import GAVE_UP, WANTED
 from vllm_spark.node.host_layout import LAUNCH_LABEL
 
 LAUNCH_CHANGED = "its launch changed"
 EDITED = "it runs a launch that was edited by hand"
 
 
-def next_state(spec: Spec, facts: Facts, fingerprint: str) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class UnitSteps:
+    """What a deploy does with the unit of a host. `state` is `restarted` or `started`. `settled`: the unit and the
+    liveness timer of a head are enabled and active, or lent, so there is nothing to start. `stop` has the units of
+    inactive deployments that run on the host or would start with the next boot."""
+
+    state: str
+    reason: str
+    settled: bool
+    stop: list[str]
+    on_host: OnHost
+
+
+def steps(host: HostContext, fingerprint: str) -> UnitSteps:
+    """Return the steps of a host whose launch has this fingerprint."""
+    found = hand_edit.on_host(host)
+    state, reason = _next_state(host, fingerprint, found)
+    stop = [unit for name in host.spec.inactive if occupies(unit := f"vllm@{name}.service", host.facts)]
+    return UnitSteps(state, reason, state == "started" and _settled(host), [] if host.lent else stop, found)
+
+
+def _next_state(host: HostContext, fingerprint: str, found: OnHost) -> tuple[str, str]:
     """Return `restarted` or `started`, and the reason. The label of the running container decides, so that a run that
     was interrupted between the files and the restart is completed by the next one."""
-    if why := lent(spec, facts):
-        return "started", f"lent: {why}"
-    running = _running_container(facts, spec.deployment.container)
+    if host.lent:
+        return "started", f"lent: {host.lent}"
+    running = host.engine
     if running is None:
-        return _without_engine(spec, facts)
-    if (other := running["labels"].get(LAUNCH_LABEL) != fingerprint) or hand_edit.on_host(spec, facts).runs:
+        return _without_engine(host)
+    if (other := running["labels"].get(LAUNCH_LABEL) != fingerprint) or found.runs:
         return "restarted", LAUNCH_CHANGED if other else EDITED
-    env = facts.get("env")
+    env = host.facts.get("env")
     if env and not env["same"]:
         return "restarted", f"its env file changes: {env_change(env)}"
-    if facts.get("env_mtimes", {}).get(spec.deployment.name, 0) > running["started"]:
+    if host.facts.get("env_mtimes", {}).get(host.spec.deployment.name, 0) > running["started"]:
         return "restarted", "its env file changed"
-    return "started", "it runs as planned" if settled(spec, facts) else "its unit is not enabled"
+    return "started", "it runs as planned" if _settled(host) else "its unit is not enabled"
 
 
-def lent(spec: Spec, facts: Facts) -> str:
-    """Return until when and by whom the memory of a deployment is lent on this host, empty if it is not: then no verb
-    starts it."""
-    state = facts.get("states", {}).get(spec.deployment.name)
-    return state["why"] if state and state["state"] == LENT else ""
-
-
-def _without_engine(spec: Spec, facts: Facts) -> tuple[str, str]:
-    state = facts.get("states", {}).get(spec.deployment.name)
-    if facts["units"].get(spec.deployment.unit, {}).get("ActiveState") != "active":
+def _without_engine(host: HostContext) -> tuple[str, str]:
+    state = host.state
+    if host.facts["units"].get(host.spec.deployment.unit, {}).get("ActiveState") != "active":
         return "started", "it is not running"
     # The supervisor of a pair that gave up stays, without an engine.
     if state and state["state"] == GAVE_UP:
@@ -57,18 +74,13 @@ def env_change(env: EnvFacts) -> str:
     return "; ".join(f"{what} {', '.join(of_kind)}" for what, of_kind in names if of_kind) or "its mode or other lines"
 
 
-def settled(spec: Spec, facts: Facts) -> bool:
-    """Return True if the unit is enabled and active, and on the head its liveness timer is active; or if it is lent."""
-    if lent(spec, facts):
+def _settled(host: HostContext) -> bool:
+    if host.lent:
         return True
-    unit, timer = (facts["units"].get(name, {}) for name in (spec.deployment.unit, spec.deployment.timer))
+    placed = host.spec.deployment
+    unit, timer = (host.facts["units"].get(name, {}) for name in (placed.unit, placed.timer))
     enabled = unit.get("ActiveState") == "active" and unit.get("UnitFileState") == "enabled"
-    return enabled and (spec.rank > 0 or timer.get("ActiveState") == "active")
-
-
-def units_to_stop(spec: Spec, facts: Facts) -> list[str]:
-    """Return the units of inactive deployments that run on the host or would start with the next boot."""
-    return [unit for name in spec.inactive if occupies(unit := f"vllm@{name}.service", facts)]
+    return enabled and (host.spec.rank > 0 or timer.get("ActiveState") == "active")
 
 
 def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
@@ -83,11 +95,6 @@ def ended_elsewhere(spec: Spec, stop_units: Sequence[str]) -> list[str]:
                 f"ansible-playbook deploy.yml -l {limit} replace it"
             )
     return lines
-
-
-def _running_container(facts: Facts, name: str) -> ContainerFacts | None:
-    container = facts["docker"].get("containers", {}).get(name)
-    return container if container and container["state"] == "running" else None
 
 
 def occupies(unit: str, facts: Facts) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from vllm_spark.core.refusal import Fix, Refusal, register
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import EdgeFacts
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.node import edge_key
@@ -58,14 +58,14 @@ def head_of(intent: HostIntent) -> str:
     return rank.deployment.hosts[0] if rank and rank.rank and not (edge and edge.joins) else ""
 
 
-def of_site(edge: Edge, head: str, facts: Mapping[str, Facts]) -> SiteKeys:
+def of_site(edge: Edge, head: str, found: Mapping[str, EdgeFacts]) -> SiteKeys:
     """Return the keys that a host without keys takes over. Each of them opens the models of the whole site already, on
     the host that has it, or the model of which this host is a worker. A host that is neither in a site nor a worker
-    takes over none. `head` is the result of `head_of`. `facts` are those of the hosts that the run has read."""
-    others = [head] if head else [host for host in edge.settings.site if host != edge.host]
-    if not head and not edge.joins:
-        others = []
-    read = {host: facts[host]["edge"]["key_hashes"] for host in others if facts.get(host, {}).get("edge")}
+    takes over none. `head` is the result of `head_of`. `found`: host -> its edge, of the hosts that
+    the run has read."""
+    site = edge.settings.site if edge.joins else ()
+    others = [head] if head else [host for host in site if host != edge.host]
+    read = {host: found[host]["key_hashes"] for host in others if host in found}
     hashes: dict[str, str] = {}
     for keys in read.values():
         for key, entry in keys.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_spark.core import paths, templates
 from vllm_spark.core.host_file import File
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import EdgeFacts, Facts
 from vllm_spark.edge import authority, config, switch_request
 from vllm_spark.inventory.edge import FILES, OFF, OWN_CA
 from vllm_spark.inventory.host_edge import Edge
@@ -49,6 +49,17 @@ AT_TIMES = {*SWITCH_ARGUMENTS, host_layout.EDGE_CERTIFICATE_LIST}
 
 
 @dataclass(frozen=True, slots=True)
+class EdgePlan:
+    """What a plan has about the edge of a host. `runs`: both stages run. `lacks_program`: it needs HAProxy, which the
+    host lacks. `judged_alone`: it has no engine of this host behind it, so no gates of a deployment judge it."""
+
+    state: str = ""
+    runs: bool = False
+    lacks_program: bool = False
+    judged_alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeSteps:
     """The changes of one host. `texts` and `switch` have arguments of the module: those that every edge has, and those
     of the program that starts models, none if requests may start nothing. `renewal` is why the host gets a new
@@ -69,6 +80,14 @@ class EdgeSteps:
         return not (self.differs or self.renewal or self.first_key)
 
 
+def foreseen(edge: Edge | None, facts: Facts, *, has_rank: bool) -> EdgePlan:
+    """Return the plan of an edge. `has_rank`: a deployment is active on its host."""
+    if not edge:
+        return EdgePlan()
+    found, alone = facts.get("edge"), edge.only_forwards or not has_rank
+    return EdgePlan(state(edge, facts), _runs(found), edge.is_wanted and not (found and found["program"]), alone)
+
+
 def state(edge: Edge, facts: Facts) -> str:
     """Return PRESENT for a host with a closed edge, ABSENT for an open one whose edge still runs or would run after a
     boot, and nothing otherwise."""
@@ -79,27 +98,18 @@ def state(edge: Edge, facts: Facts) -> str:
     return ABSENT if edge.settings.open and stays else ""
 
 
-def runs(facts: Facts) -> bool:
-    """Return True if the facts have an edge of which both stages run."""
-    found = facts.get("edge")
+def _runs(found: EdgeFacts | None) -> bool:
     return bool(found and all(unit.get("ActiveState") == "active" for unit in (found["unit"], found["route"])))
 
 
-def lacks_program(edge: Edge, facts: Facts) -> bool:
-    """Return True for a host whose edge needs HAProxy first."""
-    found = facts.get("edge")
-    return edge.is_wanted and not (found and found["program"])
-
-
-def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -> EdgeSteps:
+def steps(edge: Edge, found: EdgeFacts, address: str, trusted: str, now: datetime) -> EdgeSteps:
     """Return the steps of a host with a closed edge. `trusted` is the certificate of the site's authority, empty if
     there is none yet, or the owner's own certificate with its chain."""
-    found = facts["edge"]
     files = files_of(edge, address)
     if edge.settings.tls == OWN_CA and trusted:
         files.append(File(host_layout.EDGE_AUTHORITY, trusted, FILE_MODE))
-    same = not _stale(files, facts)
-    stays = runs(facts) and found["unit"].get("UnitFileState") == "enabled"
+    same = not _stale(files, found)
+    stays = _runs(found) and found["unit"].get("UnitFileState") == "enabled"
     content = {file.path: file.content for file in files}
     if content.keys() & SWITCH_ARGUMENTS.keys():
         stays = stays and found["switch"].get("ActiveState") == "active"
@@ -107,7 +117,7 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
         texts={argument: content[path] for path, argument in ARGUMENTS.items() if path in content},
         switch={SWITCH_ARGUMENTS[path]: text for path, text in content.items() if path in SWITCH_ARGUMENTS},
         present=bool(found["files"]),
-        edited=edited(edge, facts, address),
+        edited=edited(edge, found, address),
         renewal=_renewal(edge, found, list(config.names(edge, address)), trusted, now),
         first_key=not found["keys"],
         differs=not (same and stays and found["account"])
@@ -115,13 +125,11 @@ def steps(edge: Edge, facts: Facts, address: str, trusted: str, now: datetime) -
     )
 
 
-def edited(edge: Edge, facts: Facts, address: str) -> list[str]:
+def edited(edge: Edge, found: EdgeFacts | None, address: str) -> list[str]:
     """Return the names of files that a deploy would put back or remove, on a host that has an edge. The certificates
     are not among them: what they should be is with the site's authority."""
-    found = facts.get("edge")
-    if not (found and found["files"]):
-        return []
-    return [path.rpartition("/")[2] for path in _stale(files_of(edge, address), facts)]
+    stale = _stale(files_of(edge, address), found) if found and found["files"] else []
+    return [path.rpartition("/")[2] for path in stale]
 
 
 def files_of(edge: Edge, address: str) -> list[File]:
@@ -142,9 +150,9 @@ def _certificate_list(edge: Edge) -> list[File]:
     return [File(host_layout.EDGE_CERTIFICATE_LIST, config.certificate_list(), FILE_MODE)] if own else []
 
 
-def _stale(files: Sequence[File], facts: Facts) -> list[str]:
+def _stale(files: Sequence[File], found: EdgeFacts) -> list[str]:
     """Return the files that are not on the host as planned, and those that its settings no longer need."""
-    present = facts["edge"]["files"]
+    present = found["files"]
     differ = [file.path for file in files if file.differs(present)]
     needless = (AT_TIMES & present.keys()) - {file.path for file in files}
     return [*differ, *sorted(needless)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_spark.core.refusal import Fix, message
-from vllm_spark.core.types import Facts
+from vllm_spark.core.types import EdgeFacts
 
 # The fault of the function by which the edge reads the model in a body: a person with a key can keep a thread busy.
 CVE = "CVE-2025-11230"
@@ -38,17 +38,14 @@ def is_faulty(version: str, changelog_names_fix: bool | None) -> bool | None:
     return None if is_package or (major, minor) not in FIXED else True
 
 
-def warnings(facts: Facts) -> list[str]:
+def warnings(edge: EdgeFacts | None) -> list[str]:
     """Return what an owner does about the HAProxy of a host."""
-    own = of_host(facts)
-    return list(own["warnings"]) if own else []
+    return list((of_host(edge) or {}).get("warnings", []))
 
 
-def of_host(facts: Facts) -> dict[str, Any] | None:
+def of_host(edge: EdgeFacts | None) -> dict[str, Any] | None:
     """Return what `status` says of the HAProxy of a host with an edge; None without one."""
-    edge: Mapping[str, Any] = facts.get("edge") or {}
-    found = edge.get("haproxy")
-    if not (found and found["version"] and edge["files"]):
+    if not (edge and (found := edge.get("haproxy")) and found["version"] and edge["files"]):
         return None
     faulty = is_faulty(found["version"], found["changelog_names_fix"])
     return {"version": found["version"], "faulty": faulty, "warnings": _warnings(found, faulty)}

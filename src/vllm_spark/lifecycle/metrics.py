@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from vllm_spark.core.host_file import File
-from vllm_spark.core.types import Facts
 from vllm_spark.deploy import files
 from vllm_spark.edge import recorder
 from vllm_spark.inventory.host_edge import Edge
@@ -34,9 +33,9 @@ def units(wanted: Sequence[File]) -> list[str]:
     return [unit for unit in UNITS if any(file.path == f"{layout.UNIT_DIR}/{unit}" for file in wanted)]
 
 
-def lacks(run: Sequence[str], facts: Facts) -> list[str]:
-    """Return the packages of these units that the host does not have."""
-    return [name for unit in run if (name := UNITS[unit]) and OF_PACKAGE.format(name) not in facts.get("files", {})]
+def lacks(run: Sequence[str], present: Mapping[str, Any]) -> list[str]:
+    """Return the packages of these units that the host does not have. `present`: path -> a file of the host."""
+    return [name for unit in run if (name := UNITS[unit]) and OF_PACKAGE.format(name) not in present]
 
 
 def wanted_files(edge: Edge | None, address: str) -> list[File]:
@@ -44,9 +43,9 @@ def wanted_files(edge: Edge | None, address: str) -> list[File]:
     return [*recorder.files(edge, address)] if edge else []
 
 
-def placed(wanted: Sequence[File], facts: Facts) -> tuple[dict[str, Any], list[str]]:
+def placed(wanted: Sequence[File], present: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments of the module vllm_files, empty if the host has everything, and the units to start."""
-    run, present = units(wanted), facts.get("files", {})
+    run = units(wanted)
     if not wanted or (
         all(enabled(unit) in present for unit in run) and not any(one.differs(present) for one in wanted)
     ):
@@ -56,7 +55,7 @@ def placed(wanted: Sequence[File], facts: Facts) -> tuple[dict[str, Any], list[s
     return {"folders": folders, "files": [asdict(file) for file in wanted]}, run
 
 
-def removed(wanted: Sequence[File], facts: Facts) -> list[dict[str, str]]:
+def removed(wanted: Sequence[File], present: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove: what runs here and shall not. The records stay until `remove`."""
-    gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in facts.get("files", {})]
+    gone = [unit for unit in UNITS if unit not in units(wanted) and enabled(unit) in present]
     return [{"kind": kind, "name": name} for unit in gone for kind, name in (("unit", unit), ("path", enabled(unit)))]

@@ -8,7 +8,6 @@ from typing import Any
 
 from vllm_spark.core.host_file import File
 from vllm_spark.core.refusal import Fix, RefusedError, register
-from vllm_spark.core.types import Facts
 from vllm_spark.deploy import files
 from vllm_spark.lifecycle.engine_state import iso
 from vllm_spark.node import host_layout as layout
@@ -17,10 +16,10 @@ NOTIFY_ABSENT = register("notify-absent", runbook="notify")
 NOTIFY_UNDELIVERED = register("notify-undelivered", runbook="notify")
 
 
-def placed(settings: str, facts: Facts) -> dict[str, Any]:
+def placed(settings: str, present: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the module vllm_files, empty if the host has everything. `settings`: the text of the
-    file with the secret."""
-    wanted, present = [*files.notify_program()], facts.get("files", {})
+    file with the secret; `present`: path -> a file of the host."""
+    wanted = [*files.notify_program()]
     secret = File(layout.NOTIFY_SETTINGS, f"{settings}\n", "0600")
     if layout.NOTIFY_ENABLED in present and not any(file.differs(present) for file in (*wanted, secret)):
         return {}
@@ -29,11 +28,11 @@ def placed(settings: str, facts: Facts) -> dict[str, Any]:
     return {"folders": folders, "files": [asdict(file) for file in wanted], **link}
 
 
-def removed(facts: Facts) -> list[dict[str, str]]:
+def removed(present: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the items of the module vllm_remove for a host that shall tell nobody any more, none if it does not. The
     program and the units stay until `remove`."""
     its = (layout.NOTIFY_ENABLED, layout.NOTIFY_SETTINGS)
-    if not any(path in facts.get("files", {}) for path in its):
+    if not any(path in present for path in its):
         return []
     items = [("unit", layout.NOTIFY_TIMER), *(("path", path) for path in (*its, layout.NOTIFY_DIR))]
     return [{"kind": kind, "name": name} for kind, name in items]

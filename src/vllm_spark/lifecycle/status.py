@@ -132,7 +132,7 @@ def _host_document(
         "lock": _lock(lock, result.holder_lives) if lock else None,
         "edge": _edge(result, own_drift),
         "certificate": _certificate(facts),
-        "haproxy": version.of_host(facts) if facts else None,
+        "haproxy": version.of_host(facts.get("edge")) if facts else None,
         "deployments": list(deployments),
     }
 

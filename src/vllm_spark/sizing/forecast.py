@@ -13,8 +13,8 @@ from pathlib import Path
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.core.types import Document, Facts, MemoryFacts
 from vllm_spark.core.units import gib
-from vllm_spark.inventory.spec import SiteSettings
 from vllm_spark.node.engine_api import CHAT
+from vllm_spark.node.host_layout import HUB_DIR
 from vllm_spark.recipe import flag_names, known_issues, loader, proposed, roles
 from vllm_spark.sizing import (
     acceptance,
@@ -67,7 +67,7 @@ class ForecastContext:
     `reference`: the facts are those of reference Sparks, not of a host.
     """
 
-    hub_dir: str = SiteSettings().hub_dir
+    hub_dir: str = HUB_DIR
     constants: Constants = field(default_factory=lambda: constants.constants_of({}))
     measured: Callable[[Sequence[str], Document], Measured | None] = nothing
     catalogue: Sequence[Document] = ()
@@ -119,15 +119,17 @@ def forecast(
     name: str, recipe: Document, facts: Mapping[str, Facts], request: ForecastRequest, context: ForecastContext
 ) -> Forecast:
     """Return the forecast of a deployment. `facts` are by host, the head's first."""
-    model, notes, unknown = memory.model_of(recipe), [], memory.unknown_parts(recipe)
+    model, notes, hub = memory.model_of(recipe), [], context.hub_dir
+    unknown = memory.unknown_parts(recipe)
     notes += [f"the memory of the host for the {what} is not known, and no part of this plan" for what in unknown]
     encoder = memory.is_encoder(recipe) and memory.rank_bytes(recipe) > 0
     if model is None:
         notes += [] if encoder else [f"no prediction of memory and speed: {_missing(recipe)}"]
         notes += memory.weights_alone(recipe, next(iter(facts.values()))["memory"])
-    unreadable = [refusal for host, host_facts in facts.items() for refusal in host_files.unreadable(host, host_facts)]
+    weights = {host: known.get("weights", {}) for host, known in facts.items()}
+    unreadable = [refusal for host, found in weights.items() for refusal in host_files.unreadable(host, found)]
     if model and not unreadable:
-        model, layout_notes = host_files.as_filed(recipe, model, facts, context.hub_dir)
+        model, layout_notes = host_files.as_filed(recipe, model, next(iter(weights.values())), hub)
         notes += layout_notes
     tokens = request.context or request_limits.longest(recipe, model.architecture if model else None)
     own = context.measured(list(facts), recipe)
@@ -137,7 +139,7 @@ def forecast(
         if model
         else {}
     )
-    downloads = {host: host_files.download(recipe, host_facts, context.hub_dir) for host, host_facts in facts.items()}
+    downloads = {host: host_files.download(recipe, known.get("paths", {}), hub) for host, known in facts.items()}
     speed = predicted(recipe, request, context.constants, model, own)
     if model and speed is None and roles.of(recipe) == CHAT:
         notes.append(f"no prediction of speed: the drafter of recipe {recipe['name']} has no drafter.architecture")
@@ -158,7 +160,7 @@ def forecast(
         *(
             refusal
             for host, size in downloads.items()
-            for refusal in host_files.too_little_disk(host, size, facts[host], context.hub_dir)
+            for refusal in host_files.too_little_disk(host, size, facts[host].get("disks", {}).get(hub), hub)
         ),
         *speed_floor.too_slow(name, speed, request.min_speed, faster),
     ]

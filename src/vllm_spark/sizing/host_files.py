@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from vllm_spark.core.refusal import Refusal, register
-from vllm_spark.core.types import Document, Facts
+from vllm_spark.core.types import DiskFacts, Document, WeightFacts
 from vllm_spark.core.units import GB
 from vllm_spark.recipe import architecture
 from vllm_spark.recipe.hub_cache import snapshot
@@ -29,8 +29,8 @@ def folders(recipe: Document, hub_dir: str) -> list[str]:
     return [snapshot(hub_dir, source) for source in sources(recipe) if "revision" in source]
 
 
-def unreadable(host: str, facts: Facts) -> Iterator[Refusal]:
-    for weights in facts.get("weights", {}).values():
+def unreadable(host: str, found: Mapping[str, WeightFacts | None]) -> Iterator[Refusal]:
+    for weights in found.values():
         if weights and weights["error"]:
             yield BAD_WEIGHTS(
                 what=f"{host}: {weights['error']}",
@@ -40,16 +40,16 @@ def unreadable(host: str, facts: Facts) -> Iterator[Refusal]:
 
 
 def as_filed(
-    recipe: Document, model: MemoryModel, facts: Mapping[str, Facts], hub_dir: str
+    recipe: Document, model: MemoryModel, found: Mapping[str, WeightFacts | None], hub_dir: str
 ) -> tuple[MemoryModel, list[str]]:
-    """Return the model with the layout of the files on the head, and notes about it.
+    """Return the model with the layout of the files on the head, and notes about it. `found`: folder -> its weights.
 
     The layout stays the recipe's if there are no files, if they belong to another architecture, or if loading changes
     the weights.
     """
     named = recipe["model"].get("checkpoint", recipe["model"]["layout"])
     folder = next(iter(folders({"model": recipe["model"]}, hub_dir)), "")
-    weights = next(iter(facts.values())).get("weights", {}).get(folder)
+    weights = found.get(folder)
     if not weights or not weights["files"]:
         return model, []
     checkpoint = checkpoint_layout.read(model.architecture, weights)
@@ -64,11 +64,11 @@ def as_filed(
     return replace(model, architecture=checkpoint.architecture, layout=checkpoint.layout), notes
 
 
-def download(recipe: Document, facts: Facts, hub_dir: str) -> int:
-    """Return the bytes of the model and the drafter that the host does not have yet."""
+def download(recipe: Document, paths: Mapping[str, bool], hub_dir: str) -> int:
+    """Return the bytes of the model and the drafter whose folder is not on the host yet. `paths`: folder -> it is."""
     total = 0
     for source in sources(recipe):
-        present = "revision" in source and facts.get("paths", {}).get(snapshot(hub_dir, source))
+        present = "revision" in source and paths.get(snapshot(hub_dir, source))
         total += 0 if present else size(recipe, source)
     return total
 
@@ -82,8 +82,7 @@ def size(recipe: Document, source: Document) -> int:
     return int(sum(filed.values()) * layout.UNQUANTISED)
 
 
-def too_little_disk(host: str, size: int, facts: Facts, hub_dir: str) -> Iterator[Refusal]:
-    disk = facts.get("disks", {}).get(hub_dir)
+def too_little_disk(host: str, size: int, disk: DiskFacts | None, hub_dir: str) -> Iterator[Refusal]:
     if disk and size > disk["free"]:
         yield TOO_LITTLE_DISK(
             what=f"{host} has {disk['free'] / GB:.1f} GB free for {hub_dir}, and the download is {size / GB:.1f} GB",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from vllm_spark.core.ports import BUNDLE_PORT, LOOPBACK
 from vllm_spark.core.refusal import Refusal, RefusedError, register
 from vllm_spark.deploy import images, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node.pull.image_pull import UpstreamRequest
 from vllm_spark.recipe import image_name
@@ -32,15 +33,15 @@ def plan(site: PullSite, steps: Mapping[str, PullSteps]) -> dict[str, list[Refus
 
 def _plan_derived(site: PullSite, own: PullSteps, spec: Spec) -> list[Refusal]:
     """Build on the head and copy to the worker, as a deploy does."""
-    hosts = spec.deployment.hosts
     if site.bundled and not site.has_image(spec.host, spec.image):
         return [_not_in_bundle(spec)]
-    specs = {host: next(s for s in site.specs[host] if s.deployment.name == spec.deployment.name) for host in hosts}
-    joined = ranks.join(specs, {host: site.facts[host] for host in hosts})[spec.host]
-    peers = [site.facts[host] for host in hosts if host != spec.host]
-    todo = images.steps(joined, site.facts[spec.host], peers, site.toolkit, online=not site.bundled)
+    name, hosts = spec.deployment.name, spec.deployment.hosts
+    specs = {host: next(s for s in site.specs[host] if s.deployment.name == name) for host in hosts}
+    joined = ranks.joined({host: HostContext(host, one, site.facts[host]) for host, one in specs.items()})
+    here = joined.pop(spec.host)
+    todo = images.steps(here, list(joined.values()), site.toolkit, online=not site.bundled)
     planned = own.images
-    own.lines += todo.lines(joined)
+    own.lines += todo.lines(here.spec)
     planned.pulls += [pull for pull in todo.pulls if pull["image"] not in own.pulled_images()]
     planned.builds += todo.builds
     planned.pushes += todo.pushes
@@ -51,11 +52,12 @@ def _plan_derived(site: PullSite, own: PullSteps, spec: Spec) -> list[Refusal]:
 
 
 def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: Spec) -> None:
-    own, facts, registry = steps[host], site.facts[host], images.registry_of(spec)
+    own, machine, registry = steps[host], site.facts[host]["machine"], images.registry_of(spec)
     if spec.base in own.pulled_images():
         return
-    others = [h for h, specs in site.specs.items() if h != host and any(_runs_base(s, spec) for s in specs)]
-    joined = [other for other in others if site.address(other, host)]
+    # Those that run this base without a derivation.
+    users = {h for h, specs in site.specs.items() for s in specs if s.base == spec.base and not s.derived} - {host}
+    joined = [other for other in site.specs if other in users and site.address(other, host)]
     order = list(site.specs)
     # A host that has the image serves it, else the first in the order of the inventory.
     sender = next((h for h in joined if site.has_image(h, spec.base) or order.index(h) < order.index(host)), "")
@@ -63,22 +65,17 @@ def _plan_base(site: PullSite, steps: Mapping[str, PullSteps], host: str, spec: 
         address, repository = site.address(sender, host), image_name.path_of(spec.base)
         steps[sender].images.serve(address, repository, None if site.bundled else registry)
         server = images.server_of(sender, address, spec.base)
-        own.images.takes.append(images.pull_request(spec, facts, server, keep=False))
+        own.images.takes.append(images.pull_request(spec, machine, server, keep=False))
         own.lines.append(f"image {spec.source} comes from {sender}, over the fabric: the layers that are not here")
     elif site.bundled:
         # All layers: only this Spark has a connection to the bundle, and another Spark may need more layers.
         url = f"http://{LOOPBACK}:{BUNDLE_PORT}"
         bundle = UpstreamRequest(host="the bundle", repository=image_name.path_of(spec.base), url=url)
-        own.bundle_pulls.append({**images.pull_request(spec, facts, bundle, keep=True), "all_layers": True})
+        own.bundle_pulls.append({**images.pull_request(spec, machine, bundle, keep=True), "all_layers": True})
         own.lines.append(f"image {spec.source} comes from the bundle")
     else:
-        own.images.pulls.append(images.pull_request(spec, facts, registry, keep=bool(joined)))
+        own.images.pulls.append(images.pull_request(spec, machine, registry, keep=bool(joined)))
         own.lines.append(f"image {spec.source} comes from its registry")
-
-
-def _runs_base(other: Spec, spec: Spec) -> bool:
-    """Return True if `other` runs the base image of `spec` without a derivation."""
-    return other.base == spec.base and not other.derived
 
 
 def _not_in_bundle(spec: Spec) -> Refusal:

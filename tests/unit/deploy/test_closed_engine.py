@@ -16,9 +16,10 @@ from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_st
 from test_launch import PRINT_ARGV, SHELLCHECK
 
 from fakes import edge_cases
-from fakes.cases import CASES, hosts_of, resolved
+from fakes.cases import CASES, build, hosts_of, resolved
 from fakes.deployed_spark import deployed_facts
 from vllm_spark.deploy import checks, closed_engine, files, launch, plan, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory.edge import EdgeSettings
 from vllm_spark.inventory.host_edge import Edge
 from vllm_spark.inventory.spec import Spec
@@ -86,7 +87,7 @@ def test_a_version_without_a_flag_gets_none_and_the_plan_says_so(
     monkeypatch.setattr(engine_flags, "nearest", lambda _: less)
     assert "disable-fastapi-docs" not in launch.flags(spec)
     assert "VLLM_MAX_N_SEQUENCES" not in launch.environment(spec)
-    lines = plan.summary(spec, plan.build(spec, facts, "test"))
+    lines = plan.summary(spec, build(spec, facts))
     without = f"vLLM {full.version} has no"
     assert [line for line in lines if line.startswith(without)] == [
         f"{without} --disable-fastapi-docs, so this does not hold: /docs and /openapi.json are not served",
@@ -131,7 +132,7 @@ def test_a_key_that_is_not_used_reaches_nothing_on_the_host(facts: dict[str, Any
         resolved({"edge": {}, "secrets": secrets}, "spark1")["spark1"] for secrets in (SECRETS, {"HF_TOKEN": True})
     )
     on_host = deployed_facts(having, facts)
-    assert plan.build(without, on_host, "test").to_json() == plan.build(having, on_host, "test").to_json()
+    assert build(without, on_host).to_json() == build(having, on_host).to_json()
     assert (having.unused_secrets, without.unused_secrets) == (("VLLM_API_KEY",), ())
     values = {"HF_TOKEN": "t", "VLLM_API_KEY": "k"}
     texts = [launch.env_file(secrets, having.to_json()) for secrets in (values, {**values, "VLLM_API_KEY": "l"})]
@@ -159,7 +160,7 @@ def test_the_gates_ask_the_socket(closed: Resolve, resolve: Resolve) -> None:
 
 def test_the_plan_places_what_the_programs_need(closed: Resolve, resolve: Resolve, facts: dict[str, Any]) -> None:
     spec, opened = closed(), resolve()
-    planned, unchanged = plan.build(spec, facts, "test"), plan.build(opened, facts, "test")
+    planned, unchanged = build(spec, facts), build(opened, facts)
     modules = {file.path for file in files.modules()}
     for each in (planned, unchanged):
         assert modules <= {file.path for file in each.files}
@@ -177,7 +178,7 @@ def test_the_plan_places_what_the_programs_need(closed: Resolve, resolve: Resolv
 
 def test_the_facts_have_every_planned_file(closed: Resolve, facts: dict[str, Any], tmp_path: Path) -> None:
     """Otherwise no deploy would find its files installed."""
-    planned = {file.path for file in plan.build(closed(), facts, "test").files}
+    planned = {file.path for file in build(closed(), facts).files}
     for path in planned:
         (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path[1:]).write_text("")
@@ -190,7 +191,7 @@ def test_the_edge_may_hold_the_port_before_and_after_a_site_is_opened(
 ) -> None:
     taken = {**facts, "ports": {"8000": {"process": "haproxy", "pid": 7, "unit": unit}}}
     for spec in (closed(), resolve()):
-        assert [one.id for one in checks.refusals(spec, taken)] == refused
+        assert [one.id for one in checks.refusals(HostContext(spec.host, spec, taken))] == refused
 
 
 @pytest.mark.parametrize("case", CLOSED, ids=lambda case: case.stem)

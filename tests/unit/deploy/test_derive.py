@@ -20,6 +20,7 @@ from project_files import DATA
 from vllm_spark.core import ports
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import checks, images, launch, plan, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import spec
 from vllm_spark.inventory.spec import SiteSettings, Spec
 from vllm_spark.recipe import derived_image, loader
@@ -357,8 +358,8 @@ def test_the_head_builds_and_the_worker_receives(
         hosts[host] = {**facts, "hostname": host, "images": images_present, "fabric": fabric}
     ranked = ranks.join(specs, hosts)
     for host, one in ranked.items():
-        peers = [other for name, other in hosts.items() if name != host]
-        steps = images.steps(one, hosts[host], peers, "test")
+        others = [HostContext(name, ranked[name], other) for name, other in hosts.items() if name != host]
+        steps = images.steps(HostContext(host, one, hosts[host]), others, "test")
         needed = {"pull": steps.pulls, "build": steps.builds, "push": steps.pushes}
         needed |= {"serve": steps.server, "take": steps.takes}
         assert " ".join(name for name, step in needed.items() if step) == STEPS[present][host]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fakes.cases import build
 from project_files import RECIPE_FOLDERS
 from vllm_spark.deploy import plan, unit_state
 from vllm_spark.inventory import spec
@@ -51,6 +52,6 @@ def test_the_plan_has_the_line(facts: dict[str, Any]) -> None:
     facts["units"] |= {"vllm@pair.service": {"ActiveState": "active"}}
     facts["running_units"] = ["vllm@pair.service"]
     solo = resolved(SOLO, {**PAIR, "active": False})
-    built = plan.build(solo, facts, "test")
+    built = build(solo, facts)
     assert built.stop_units == ["vllm@pair.service"]
     assert any("pair would end on spark2 as well" in line for line in plan.summary(solo, built))

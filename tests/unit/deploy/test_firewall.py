@@ -60,7 +60,7 @@ def found(**more: Any) -> Any:
 
 def test_a_host_that_has_the_table_needs_nothing() -> None:
     assert firewall.steps(HOST, found()) == firewall.FirewallSteps()
-    assert list(firewall.lines(firewall.FirewallSteps(), HOST, found(), acts=True)) == []
+    assert list(firewall.lines(firewall.FirewallSteps(), HOST, None, acts=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_clients_of_an_open_pair_reach_its_head(rank: int, ports: list[int], res
     ],
 )
 def test_other_firewalls_are_named(present: dict[str, bool], expected: list[str]) -> None:
-    facts: Any = {**found(loaded=False), "host": {"firewall": present}}
-    said = list(firewall.lines(firewall.steps(HOST, facts), HOST, facts, acts=False))
+    others: Any = present
+    said = list(firewall.lines(firewall.steps(HOST, found(loaded=False)), HOST, others, acts=False))
     assert said == ["the firewall table would be loaded, which decides who reaches 8000; it only drops", *expected]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ansible_collections.vllm_spark.toolkit.plugins.module_utils import spark_launches
 
+from fakes.cases import build
 from fakes.installed_states import deployment, holdings, launch, pulled
 from vllm_spark.deploy import launch as deploy_launch
-from vllm_spark.deploy import plan
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.lifecycle import rollback, rollback_target
 from vllm_spark.node import launch_difference
@@ -70,7 +70,7 @@ def test_the_line_of_a_rollback_says_what_differs() -> None:
 
 
 def installed(folder: Path, spec: Spec, facts: dict[str, Any]) -> None:
-    for file in plan.build(spec, facts, "test").files:
+    for file in build(spec, facts).files:
         if file.path.startswith("/etc/vllm-spark/demo/") and "/mounts/" not in file.path:
             (folder / Path(file.path).name).write_text(file.content)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import hosts_of, intents, resolved
+from fakes.cases import build, hosts_of, intents, resolved
 from fakes.deployed_spark import deployed_facts
 from fakes.recorded_hosts import HOSTS
 from vllm_spark.deploy import drift, launch, plan, ranks
@@ -61,7 +61,7 @@ def test_hosts_without_one_secret_key_get_a_new_one(
 
 def test_a_deployment_on_one_host_has_no_key(facts: dict[str, Any]) -> None:
     specs = resolved({}, "spark1")
-    planned = plan.build(specs["spark1"], facts, "test")
+    planned = build(specs["spark1"], facts)
     assert (planned.link_path, planned.link_head) == ("", "")
 
 

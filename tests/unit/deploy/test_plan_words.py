@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import intents, resolved
+from fakes.cases import build, intents, resolved
 from fakes.deployed_spark import deployed_facts
 from fakes.fake_ansible import load_action
 from vllm_spark.core.text import short_digest
@@ -26,9 +26,7 @@ def test_a_unit_that_does_not_run(resolve: Callable[..., Spec], facts: dict[str,
     host_facts = deployed_facts(spec, facts)
     host_facts["docker"]["containers"] = {}
     host_facts["units"][spec.deployment.unit]["ActiveState"] = "inactive"
-    lines = plan.of_host(intents({"spark1": spec}), {"spark1": host_facts}, "spark1", "test", plan.Purpose(acts=acts))[
-        1
-    ]
+    _, lines = plan.of_host(intents({"spark1": spec}), {"spark1": host_facts}, "spark1", "x", plan.Purpose(acts=acts))
     assert f"{spec.deployment.unit} {word} started, it is not running" in lines[0]
 
 
@@ -53,7 +51,7 @@ def test_a_plan_says_who_may_use_the_api(
 ) -> None:
     case = {"edge": edge, "secrets": dict.fromkeys(secrets, True)}
     spec = replace(resolved(case, "spark1")["spark1"], rank=rank)
-    lines = plan.summary(spec, plan.build(spec, deployed_facts(spec, facts), "test"))
+    lines = plan.summary(spec, build(spec, deployed_facts(spec, facts)))
     assert [line for line in lines if line in (THROUGH, NOT_USED, EVERYBODY)] == expected
 
 
@@ -61,10 +59,8 @@ def test_a_plan_says_who_may_use_the_api(
 def test_a_unit_that_stops(facts: dict[str, Any], acts: bool, word: str) -> None:
     facts = {**facts, "units": {"vllm@a.service": {}}, "running_units": ["vllm@a.service"], "enabled_units": []}
     expected = [f"vllm@a.service {word} stopped: no deployment is active here"]
-    planned = plan.of_host(
-        {"spark1": HostIntent("spark1")}, {"spark1": facts}, "spark1", "test", plan.Purpose(acts=acts)
-    )
-    assert planned[1] == expected
+    idle, purpose = {"spark1": HostIntent("spark1")}, plan.Purpose(acts=acts)
+    assert plan.of_host(idle, {"spark1": facts}, "spark1", "test", purpose)[1] == expected
 
 
 @pytest.mark.parametrize(

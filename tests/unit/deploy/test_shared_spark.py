@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import asked, hosts_of, intents
+from fakes.cases import asked, build, hosts_of, intents
 from fakes.catalogue import NAMES, planned
 from project_files import DATA, RECIPE_FOLDERS
 from vllm_spark.core.units import GIB
-from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, preview, ranks, unit_state
+from vllm_spark.deploy import budgets, exclusion, files, firewall, launch, plan, preview, ranks
+from vllm_spark.deploy.host_context import HostContext
 from vllm_spark.inventory import deployment, spec
 from vllm_spark.inventory.intent import HostIntent
 from vllm_spark.inventory.spec import Spec
@@ -50,8 +51,8 @@ def test_each_has_its_cache_in_bytes_and_a_small_gate(joined: dict[str, Spec], f
     assert caches == {"chat": 32 * GIB, "fast": 29 * GIB}
     assert {name: own["gpu-memory-utilization"] for name, own in flags.items()} == {"chat": 0.38, "fast": 0.41}
     assert all(f"{TURN_PROGRAM} {name} --" in launch.script(one) for name, one in joined.items())
-    table = list(budgets.table(joined["chat"], facts))
-    assert table == list(budgets.table(joined["fast"], facts))
+    table = list(budgets.table(HostContext("spark1", joined["chat"], facts)))
+    assert table == list(budgets.table(HostContext("spark1", joined["fast"], facts)))
     assert table[-1].endswith("the host itself has 9.7 GiB, 8.0 GiB stay free, 1.6 GiB left")
 
 
@@ -117,9 +118,9 @@ def test_a_deployment_alone_keeps_its_launch(name: str, facts: dict[str, Any], t
         assert launch.script(replace(one, beside={}, port_set=0)) == script
 
 
-def test_what_does_not_fit_excludes_and_what_fits_does_not(facts: dict[str, Any]) -> None:
+def test_what_does_not_fit_excludes_and_what_fits_does_not() -> None:
     one = resolved(CHAT, FAST, BIG, chosen="chat")
-    drop_ins = exclusion.drop_ins(one, {**facts, "placed": ["fast", "big"]})
+    drop_ins = exclusion.drop_ins(one, ["fast", "big"])
     assert drop_ins.keys() == {"chat", "fast"}
     for text in drop_ins.values():
         assert "Conflicts=vllm@big.service\n" in text
@@ -128,15 +129,15 @@ def test_what_does_not_fit_excludes_and_what_fits_does_not(facts: dict[str, Any]
         assert "docker rm --force vllm-%i" in text
         assert "ExecStop=-/usr/local/lib/vllm-spark/take-turn --stop %i" in text
     # A neighbour that is not on the host yet places its own.
-    assert exclusion.drop_ins(one, {**facts, "placed": []}).keys() == {"chat"}
+    assert exclusion.drop_ins(one, []).keys() == {"chat"}
     alone = resolved(CHAT, BIG, chosen="chat")
-    assert exclusion.drop_ins(alone, facts) == {"chat": exclusion.drop_in_text("chat", ["big"])}
+    assert exclusion.drop_ins(alone, []) == {"chat": exclusion.drop_in_text("chat", ["big"])}
 
 
 def test_a_neighbour_is_neither_stopped_nor_unknown(facts: dict[str, Any]) -> None:
     one = resolved(CHAT, FAST, BIG, chosen="chat")
     units = ["vllm@chat.service", "vllm@fast.service", "vllm@big.service"]
-    assert unit_state.units_to_stop(one, {**facts, "running_units": units}) == ["vllm@big.service"]
+    assert build(one, {**facts, "running_units": units}).stop_units == ["vllm@big.service"]
     record = files.new_record(ranks.join({"spark1": one}, {"spark1": facts})["spark1"], {}, "f", "test")
     assert record["beside"] == ["fast"]
     assert record["room"]["bytes"] < 56 * GIB
@@ -188,7 +189,7 @@ def test_a_neighbour_with_more_than_its_budget_makes_room(
     spark["records"]["fast"] = {"room": {"share": share, "bytes": 0, "floor_bytes": 8 * GIB}}
     spark["running_units"] = [f"vllm@{name}.service" for name in running]
     joined = ranks.join({"spark1": one}, hosts)["spark1"]
-    planned_ = plan.build(joined, spark, "test")
+    planned_ = build(joined, spark)
     assert planned_.make_room == stops
     said = [line for line in plan.summary(joined, planned_, acts=True) if "until its own turn" in line]
     assert len(said) == len(stops)

@@ -56,7 +56,7 @@ def as_planned(edge: Edge) -> dict[str, Any]:
 
 
 def planned(edge: Edge, facts: dict[str, Any], now: datetime = NOW) -> steps.EdgeSteps:
-    return steps.steps(edge, {"edge": facts}, ADDRESS, SITE.certificate, now)  # type: ignore[typeddict-item]
+    return steps.steps(edge, facts, ADDRESS, SITE.certificate, now)  # type: ignore[arg-type]
 
 
 def test_an_edge_as_planned_needs_nothing() -> None:
@@ -194,7 +194,7 @@ def test_own_files_are_placed_when_they_change() -> None:
     own = {"tls": "files", "certificate": "chain.pem", "private_key": "key.pem"}
     edge = closed(**own)
     facts = as_planned(edge)
-    same = steps.steps(edge, {"edge": facts}, ADDRESS, facts["certificate"], NOW)  # type: ignore[typeddict-item]
+    same = steps.steps(edge, facts, ADDRESS, facts["certificate"], NOW)  # type: ignore[arg-type]
     assert same.settled
     assert "certificate_list" not in same.texts
     facts["files"][host_layout.EDGE_CERTIFICATE_LIST] = placed("", "0640")

@@ -48,10 +48,10 @@ def test_a_version_has_the_fault_or_not_or_nobody_knows(text: str, names_fix: bo
 def of(text: str, names_fix: bool | None = None, outdated: list[str] | None = None, **edge: Any) -> dict[str, Any]:
     """Return what `status` has of a host."""
     found = {"version": text, "changelog_names_fix": names_fix, "outdated": outdated or []}
-    facts: Any = {"edge": {"files": {"haproxy.cfg": []}, "haproxy": found, **edge}}
-    own = version.of_host(facts)
+    shown: Any = {"files": {"haproxy.cfg": []}, "haproxy": found, **edge}
+    own = version.of_host(shown)
     assert own is not None
-    assert version.warnings(facts) == own["warnings"]
+    assert version.warnings(shown) == own["warnings"]
     return own
 
 
@@ -82,9 +82,8 @@ def test_a_process_that_is_older_than_its_program_is_named() -> None:
     "edge", [None, {"files": {}, "haproxy": {"version": "2.8.16"}}, {"files": {"x": []}, "haproxy": {"version": ""}}]
 )
 def test_a_host_without_an_edge_has_nothing(edge: Any) -> None:
-    facts: Any = {"edge": edge}
-    assert version.of_host(facts) is None
-    assert version.warnings(facts) == []
+    assert version.of_host(edge) is None
+    assert version.warnings(edge) == []
 
 
 def test_the_facts_name_version_changelog_and_replaced_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

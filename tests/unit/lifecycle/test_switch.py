@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fakes.cases import asked
+from fakes.cases import asked, build
 from vllm_spark.core import paths
 from vllm_spark.core.refusal import RefusedError
 from vllm_spark.deploy import exclusion, plan, unit_state
@@ -132,7 +132,7 @@ def test_the_plan_keeps_the_others_off(
     facts: dict[str, Any],
 ) -> None:
     spec = Spec.from_json({**resolve().to_json(), "inactive": inactive})
-    created = plan.build(spec, {**facts, "placed": there}, "test")
+    created = build(spec, {**facts, "placed": there})
     files = {file.path: file for file in created.files}
     folder = "/etc/systemd/system/vllm@demo.service.d"
     result = files.get(f"{folder}/exclude.conf")
@@ -148,7 +148,7 @@ def test_an_enabled_deployment_would_start_at_boot_so_it_is_stopped(
     # The unit file of b is missing, so systemd reports no state; the next deploy installs it again.
     facts["units"] |= {"vllm@b.service": {"UnitFileState": ""}, "vllm@c.service": {"UnitFileState": "disabled"}}
     facts["enabled_units"] = ["vllm@b.service"]
-    assert plan.build(spec, facts, "test").stop_units == ["vllm@b.service"]
+    assert build(spec, facts).stop_units == ["vllm@b.service"]
     assert "vllm@b.service" in asked(spec)["units"]
     idle, text = plan.of_host({"spark1": HostIntent("spark1")}, {"spark1": facts}, "spark1", "test")
     assert idle.stop_units == ["vllm@b.service"]

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fakes.cases import merge
+from fakes.cases import build, merge
 from project_files import DATA
 from vllm_spark.core import paths, ports
 from vllm_spark.core.refusal import RefusedError
-from vllm_spark.deploy import plan
 from vllm_spark.inventory import spec
 from vllm_spark.recipe import known_issues, loader
 from vllm_spark.recipe.conditions import Subject
@@ -91,8 +90,7 @@ def test_an_accepted_issue_deploys_and_is_recorded(resolve: Callable[..., spec.S
     assert accepted.accepted == ("env-attention-backend",)
     notes = known_issues.notes(Subject(accepted.recipe), accepted.accepted)
     assert [line for line in notes if line.startswith("accepted known issue env-attention-backend")]
-    planned = plan.build(accepted, facts, "test")
-    record = next(file for file in planned.files if file.path.endswith("/deployed.json"))
+    record = next(file for file in build(accepted, facts).files if file.path.endswith("/deployed.json"))
     assert json.loads(record.content)["accepted_known_issues"] == ["env-attention-backend"]
 
 

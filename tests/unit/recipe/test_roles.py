@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from vllm_spark.deploy import launch, plan
+from fakes.cases import build
+from vllm_spark.deploy import launch
 from vllm_spark.inventory.spec import Spec
 from vllm_spark.node import engine_api, liveness
 from vllm_spark.recipe import rules
@@ -74,7 +75,7 @@ def test_a_role_sets_the_runner_and_tells_liveness(
     argv = launch.argv(spec)
     assert argv[argv.index("--runner") + 1] == "pooling"
     probes = [
-        json.loads(next(file.content for file in plan.build(each, facts, "test").files if "liveness.json" in file.path))
+        json.loads(next(file.content for file in build(each, facts).files if "liveness.json" in file.path))
         for each in (chat, spec)
     ]
     assert probes[1].items() - probes[0].items() == {("role", role)}

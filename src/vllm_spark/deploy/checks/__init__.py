@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vllm_spark.core.refusal import Refusal
-from vllm_spark.core.types import Facts
 from vllm_spark.deploy.check_registry import REGISTRY, Check, Severity
 from vllm_spark.deploy.checks.docker import docker_refusals
 from vllm_spark.deploy.checks.model import checksummed_files, folders_of_the_engine, model_folders
@@ -53,9 +52,8 @@ def registered(severity: Severity) -> list[Check]:
     return sorted(checks, key=lambda check: (place.get(check.module, len(place)), check.module))
 
 
-def refusals(spec: Spec, facts: Facts) -> Iterator[Refusal]:
+def refusals(context: HostContext) -> Iterator[Refusal]:
     """Yield every reason why this host cannot run this deployment."""
-    context = HostContext(spec.host, spec, facts)
     for check in registered("refusal"):
         yield from check.refusals(context)
 
