@@ -20,7 +20,6 @@ from vllm_spark.core.plain_data import DocumentError
 from vllm_spark.core.refusal import Refusal, RefusedError
 from vllm_spark.core.run_command import typed
 from vllm_spark.core.types import Document
-from vllm_spark.inventory import cabling
 from vllm_spark.recipe import folders, known_issues, loader
 from vllm_spark.sizing import forecast
 
@@ -145,7 +144,7 @@ def _print(name: str, one: Imported, files: Sequence[Path]) -> None:
     print(f"{name}: {recipe['model']['repository']}, vLLM {recipe['engine']['version']}")
     print(f"  image: {image['repository']}:{image['tag']}, {pin}")
     nodes = recipe["topology"]["nodes"]
-    print(f"  Sparks: {nodes}{', behind a switch' * (nodes >= min(cabling.NUMBERS))}")
+    print(f"  Sparks: {nodes}{', behind a switch' * (nodes > composing.PAIR)}")
     for line in one.left_out:
         print(f"  left out: {text.printable(typed(' '.join(line.split())))}")
     for question in one.questions:
