@@ -17,11 +17,16 @@ from vllm_spark.recipe import kept_files, loader
 CASES: list[dict[str, Any]] = yaml.load((DATA / "sparkrun" / "cases.yml").read_text(), yaml.CSafeLoader)
 
 
+def run_import(content: str, folder: Path) -> int:
+    """Import a file with this content into `out` of the folder, and return the status."""
+    file = folder / "theirs.yaml"
+    file.write_text(content)
+    return main.main(["recipe", "import", str(file), "--into", str(folder / "out")])
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_a_recipe_of_sparkrun(case: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, out = tmp_path / "theirs.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(case["recipe"]))
-    status = main.main(["recipe", "import", str(file), "--into", str(out)])
+    out, status = tmp_path / "out", run_import(yaml.safe_dump(case["recipe"]), tmp_path)
     printed = capsys.readouterr()
     if "refused" in case:
         assert status == 1
@@ -62,9 +67,7 @@ def test_a_recipe_of_sparkrun(case: dict[str, Any], tmp_path: Path, capsys: pyte
 def test_a_recipe_prints_no_code_for_the_terminal(
     change: dict[str, Any], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "theirs.yaml"
-    file.write_text(yaml.safe_dump({"model": "a/b", "runtime": "vllm", **change}))
-    main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")])
+    run_import(yaml.safe_dump({"model": "a/b", "runtime": "vllm", **change}), tmp_path)
     printed = "".join(capsys.readouterr())
     assert shown in printed
     assert text.printable(printed) == printed
@@ -83,9 +86,7 @@ def test_a_recipe_prints_no_code_for_the_terminal(
 def test_an_import_says_what_is_unknown_and_ends_with_one_command(
     revision: str, following: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "theirs.yaml"
-    file.write_text(f"model: a/b-7b\nruntime: vllm\ncontainer: c\nmodel_revision: '{revision}'\n")
-    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    assert run_import(f"model: a/b-7b\nruntime: vllm\ncontainer: c\nmodel_revision: '{revision}'\n", tmp_path) == 0
     lines = capsys.readouterr().out.replace(str(tmp_path / "out"), "OUT").splitlines()
     assert "  forecast: unknown, because the file names no architecture" in lines
     assert "  `vllm-spark recipe new a/b-7b` writes a second recipe, which has one" in lines
@@ -115,9 +116,7 @@ def test_an_import_says_what_is_unknown_and_ends_with_one_command(
     ],
 )
 def test_a_file_that_is_no_recipe(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(content)
-    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
+    assert run_import(content, tmp_path) == 1
     assert " Fix: " in capsys.readouterr().err
 
 
@@ -187,17 +186,14 @@ def test_no_recipe_of_the_catalogue_misses_a_file() -> None:
 def test_a_file_for_several_sparks_says_what_they_need(
     flags: str, says: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "theirs.yaml"
-    file.write_text(f"model: a/b\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b {flags}\n")
-    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 0
+    assert run_import(f"model: a/b\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b {flags}\n", tmp_path) == 0
     printed = capsys.readouterr().out
     assert [part for part in says if part not in printed] == []
 
 
 def test_weights_that_four_sparks_do_not_hold_may_fit_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "theirs.yaml"
-    file.write_text("model: a/b-397B-FP8\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b-397B-FP8 -tp 4\n")
-    assert main.main(["recipe", "import", str(file), "--into", str(tmp_path / "out")]) == 1
+    content = "model: a/b-397B-FP8\nruntime: vllm\ncontainer: c\ncommand: vllm serve a/b-397B-FP8 -tp 4\n"
+    assert run_import(content, tmp_path) == 1
     assert "or a smaller model, or a recipe for more Sparks." in capsys.readouterr().err
 
 
